@@ -1,0 +1,285 @@
+"""Typed face of the Rust extension. `rlz.transport` and `rlz.workers` are its only users.
+
+All array arguments are C-contiguous numpy arrays, written or read in place. `timeout` is in seconds: None waits without
+limit, 0 polls. Every call that may wait releases the GIL, re-checks signals at least every 100 ms and raises
+`rlz.errors.WaitTimeoutError` when time runs out. Handles refuse use in a forked child.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__version__: Final[str]
+
+FLAG_TERMINATED: Final[int]
+FLAG_TRUNCATED: Final[int]
+FLAG_FIRST: Final[int]
+
+Field = tuple[str, str, tuple[int, ...]]
+"""(name, dtype, shape); dtype is one of f16 f32 f64 bf16 u8 i8 u16 i16 u32 i32 u64 i64 bool."""
+
+@final
+class Replay:
+    """Replay buffer: one lane per environment, oldest rows overwritten (transport.md section 1)."""
+    @staticmethod
+    def create(fields: Sequence[Field], *, buffer_size: int, lanes: int, run_id: int) -> Replay: ...
+    @staticmethod
+    def attach(fd: int) -> Replay: ...
+    @property
+    def fd(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def lane_capacity(self) -> int: ...
+    @property
+    def buffer_size(self) -> int: ...
+    @property
+    def stride(self) -> int:
+        """Bytes per row."""
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def fields(self) -> list[tuple[str, str, tuple[int, ...], int]]:
+        """(name, dtype, shape, byte offset in the row)."""
+    def committed(self) -> list[int]:
+        """Rows ever committed, per lane."""
+    def owners(self) -> list[int]:
+        """Worker id that owns each lane, 0 for none."""
+    def writer(self, lanes: Sequence[int], *, worker: int) -> ReplayWriter: ...
+    def sampler(self, *, seed: Sequence[int]) -> ReplaySampler:
+        """`seed`: four 64-bit words, for instance `SeedSequence.generate_state(4, np.uint64)`."""
+    def reap(self, worker: int) -> int:
+        """Release every lane of a worker that is proven dead; returns how many it owned."""
+    def read_rows(self, lane: int, first_ticket: int, rows: NDArray[np.uint8], meta: NDArray[np.uint64]) -> int:
+        """Copy rows first_ticket, first_ticket + 1, ... (1-based) of a lane into `rows` [n, stride], `meta` [n].
+
+        Returns how many leading rows were copied; rows overwritten meanwhile or lost end the copy.
+        """
+    def restore_rows(self, lane: int, rows: NDArray[np.uint8], meta: NDArray[np.uint64], *, worker: int) -> None:
+        """Append saved rows to a lane without an owner (resume)."""
+    def close(self) -> None: ...
+
+@final
+class ReplayWriter:
+    def append(self, lane: int, row: Sequence[Any], *, version: int, flags: int = 0) -> None:
+        """Append one row; `row` holds one value per field, in field order (arrays of the exact dtype, or scalars).
+
+        Raises TypeError/ValueError naming field, expected and got; LeaseLostError when fenced.
+        """
+    def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int, flags: int = 0) -> None: ...
+    def close(self) -> None:
+        """Give the lanes back (owner 0)."""
+
+@final
+class ReplaySampler:
+    def sample(
+        self,
+        rows: NDArray[np.uint8],
+        *,
+        meta: NDArray[np.uint64] | None = None,
+        ids: NDArray[np.uint64] | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Draw len(rows) rows uniformly over the newest `buffer_size` rows of all lanes into `rows` [batch, stride].
+
+        `meta` [batch]: version << 32 | env slot << 16 | flags. `ids` [batch, 3]: lane, slot, ticket.
+        Raises TransportError when the buffer is empty.
+        """
+    @property
+    def available(self) -> int:
+        """Rows that can be drawn now."""
+    @property
+    def redraws(self) -> int: ...
+    @property
+    def state(self) -> bytes:
+        """State of the random stream, for a checkpoint; settable."""
+    @state.setter
+    def state(self, value: bytes) -> None: ...
+
+RUNNING: Final[int]
+STOPPING: Final[int]
+FINISHED: Final[int]
+CLOSED: Final[int]
+
+@final
+class Limiter:
+    """Counts env steps and updates, holds their ratio, and hands out the global step index of every env step.
+
+    A step index belongs to a lane, not to a process: a lane whose sampler died hands an index that was taken but not
+    completed to its successor, so none is lost and `env_steps == total_timesteps` holds at the end.
+    """
+    @staticmethod
+    def create(
+        *,
+        lanes: int,
+        total_timesteps: int,
+        learning_starts: int,
+        ratio: tuple[int, int] | None,
+        slack: float,
+        run_id: int,
+        env_steps: int = 0,
+        updates: int = 0,
+    ) -> Limiter:
+        """`ratio` = (numerator, denominator) of updates per env step, None = free. `slack` in updates."""
+    @staticmethod
+    def attach(fd: int) -> Limiter: ...
+    @property
+    def fd(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def state(self) -> int:
+        """RUNNING, STOPPING (no more grants), FINISHED (the learner is done) or CLOSED."""
+    @property
+    def total_timesteps(self) -> int: ...
+    @property
+    def env_steps(self) -> int:
+        """Completed env steps."""
+    @property
+    def granted(self) -> int:
+        """Step indices handed out."""
+    @property
+    def updates(self) -> int: ...
+    @property
+    def target_updates(self) -> int | None:
+        """floor(ratio * max(0, total_timesteps - learning_starts)); None when free."""
+    @property
+    def missed_wakeups(self) -> int: ...
+    def lane_steps(self) -> list[int]:
+        """Completed env steps of each lane."""
+    def acquire_steps(self, lanes: Sequence[int], tickets: NDArray[np.int64], *, worker: int, timeout: float | None) -> int:
+        """Take the next step index for each given lane, as many as the ratio allows now; waits while none can be had.
+
+        tickets[i] = global 0-based step index, or -1 where none was granted. Returns how many were granted, 0 when the
+        run has no more steps for the caller (total reached, or not RUNNING). A lane that still holds an uncompleted
+        index gets that one again.
+        """
+    def complete_step(self, lane: int) -> None:
+        """The lane's transition is in the replay buffer: count the env step."""
+    def acquire_updates(self, most: int, *, worker: int, timeout: float | None) -> int:
+        """Leave for 1..most updates; waits while the ratio allows none. 0: no more updates (finished or stopping)."""
+    def complete_updates(self, count: int) -> None: ...
+    def stop(self) -> None:
+        """RUNNING -> STOPPING; wakes everyone."""
+    def finish(self) -> None:
+        """-> FINISHED; called by the learner after its last publication."""
+    def close(self) -> None:
+        """-> CLOSED: every present and later wait raises ClosedError."""
+    def reap(self, worker: int) -> None: ...
+
+Parameter = tuple[str, str, tuple[int, ...]]
+
+@final
+class ParameterStore:
+    """Newest-wins network parameters: one publisher, many subscribers (transport.md section 3)."""
+    @staticmethod
+    def create(manifest: Sequence[Parameter], *, leases: int, run_id: int) -> ParameterStore: ...
+    @staticmethod
+    def attach(control_fd: int, payload_fd: int, *, writable: bool = False) -> ParameterStore: ...
+    @property
+    def control_fd(self) -> int: ...
+    @property
+    def payload_fd(self) -> int: ...
+    @property
+    def readonly_payload_fd(self) -> int: ...
+    @property
+    def manifest(self) -> list[Parameter]: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one version (the tensors of the manifest, packed back to back without padding)."""
+    def version(self) -> int:
+        """Newest version, 0 before the first publication."""
+    def publisher(self, *, worker: int) -> Publisher: ...
+    def subscriber(self, *, worker: int) -> Subscriber: ...
+    def reap(self, worker: int) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class Publisher:
+    def publish(self, parameters: NDArray[np.uint8], *, env_steps: int, updates: int) -> int:
+        """Publish `nbytes` bytes; never waits. Returns the version. NonFiniteError when a float is not finite."""
+
+@final
+class Subscriber:
+    def version(self) -> int: ...
+    def read(self, into: NDArray[np.uint8]) -> tuple[int, int, int]:
+        """Copy the newest version; returns (version, env_steps, updates) of its publication. ClosedError before any."""
+    def wait_newer(self, version: int, *, timeout: float | None) -> int: ...
+    def wait_env_steps(self, env_steps: int, *, timeout: float | None) -> int:
+        """Wait for a version published at or after `env_steps`; returns that version number."""
+
+@final
+class StatsBoard:
+    """Fixed numbers per worker slot, and a ring of recent events per slot; read without a message (float64)."""
+    @staticmethod
+    def create(*, slots: int, names: Sequence[str], event_width: int, event_capacity: int, run_id: int) -> StatsBoard: ...
+    @staticmethod
+    def attach(fd: int) -> StatsBoard: ...
+    @property
+    def fd(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def slots(self) -> int: ...
+    def set(self, slot: int, index: int, value: float) -> None: ...
+    def add(self, slot: int, index: int, value: float) -> None: ...
+    def read(self) -> NDArray[np.float64]:
+        """[slots, len(names)]"""
+    def push_event(self, slot: int, values: Sequence[float]) -> None: ...
+    def events(self, slot: int, since: int) -> tuple[int, NDArray[np.float64]]:
+        """Events number since, since + 1, ... (0-based): (number of the next one, array [n, event_width])."""
+
+@final
+class Policy:
+    """The actor network a sampler runs; agrees with the torch module to 1e-5."""
+    def __init__(
+        self,
+        *,
+        obs_dim: int,
+        action_dim: int,
+        hidden: Sequence[int],
+        activation: str,
+        layer_norm: bool,
+        head: str,
+        seed: Sequence[int],
+    ) -> None:
+        """`activation`: relu, tanh, silu, elu. `head`: squashed_gaussian (mean and log_std, log_std in [-20, 2])."""
+    @property
+    def manifest(self) -> list[Parameter]:
+        """Weights are [in, out]: actor.0.weight, actor.0.bias, (actor.0.norm.weight, actor.0.norm.bias), ..., actor.head.*"""
+    @property
+    def nbytes(self) -> int: ...
+    def load(self, parameters: NDArray[np.uint8]) -> None: ...
+    def refresh(self, subscriber: Subscriber) -> int:
+        """Read the newest version when it moved; returns the version in use (0: none yet)."""
+    @property
+    def version(self) -> int: ...
+    def act(
+        self,
+        obs: NDArray[Any],
+        actions: NDArray[np.float32],
+        *,
+        deterministic: bool = False,
+        log_prob: NDArray[np.float32] | None = None,
+    ) -> None:
+        """obs [m, obs_dim] of any real dtype -> actions [m, action_dim] in [-1, 1]."""
+    def uniform(self, actions: NDArray[np.float32]) -> None:
+        """Warm-up: uniform actions in [-1, 1] from the policy's own random stream."""
+    @property
+    def state(self) -> bytes: ...
+    @state.setter
+    def state(self, value: bytes) -> None: ...
+
+def bind_to_parent(parent_pid: int) -> None:
+    """Kill this process group when the parent dies, or at once when it is already gone.
+
+    The caller leads its own process group. A native watcher (pidfd of the parent) and PR_SET_PDEATHSIG both act, so
+    it works while Python is busy in C code.
+    """
+
+def check_shared_memory(nbytes: int) -> None:
+    """SharedMemoryError when a memfd of that size cannot be populated."""

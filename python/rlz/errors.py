@@ -1,0 +1,56 @@
+"""Every error that rlz raises on purpose. Importing this module costs nothing.
+
+Messages say what was given, what was expected and how to fix it. The native extension raises these classes too.
+"""
+
+
+class RlzError(Exception):
+    """Base of all rlz errors. The command line prints its message without a traceback and exits with status 1."""
+
+
+class ConfigError(RlzError):
+    """An option, TOML key or value that cannot be used."""
+
+
+class EnvError(RlzError):
+    """An environment that cannot be made, has an unsupported space, or misbehaves."""
+
+
+class DeviceError(RlzError):
+    """A torch device that does not exist or cannot be used."""
+
+
+class CheckpointError(RlzError):
+    """A checkpoint or run folder that is missing, incomplete or of another problem."""
+
+
+class WorkerError(RlzError):
+    """A worker ended the run; the message carries its name and traceback."""
+
+
+class NonFiniteError(RlzError):
+    """A loss, parameter, observation or reward that is not a finite number."""
+
+
+class TransportError(RlzError):
+    """Base of the errors of the shared-memory transport."""
+
+
+class LayoutMismatchError(TransportError):
+    """Both ends of a stream do not agree on fields, shapes, capacity or ABI."""
+
+
+class LeaseLostError(TransportError):
+    """The caller no longer owns the lane or slot that it writes (it was declared dead and reaped)."""
+
+
+class ClosedError(TransportError):
+    """The stream was closed while, or before, the caller waited on it."""
+
+
+class WaitTimeoutError(TransportError, TimeoutError):
+    """A wait on a stream ran out of time."""
+
+
+class SharedMemoryError(TransportError, MemoryError):
+    """The shared memory that a stream needs cannot be had."""
