@@ -1,0 +1,83 @@
+# One command per chore. `make help` lists them. `make train` and `make test` do all set-up themselves.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+
+# uv: the one on PATH, else a private copy in .uv/ made with the standard library's venv and pip.
+UV ?= $(shell command -v uv 2>/dev/null || echo $(CURDIR)/.uv/bin/uv)
+export UV
+RUN = $(UV) run --no-sync
+
+# A short run that shows learning within a few minutes on two cores; `make train ARGS="..."` replaces nothing, it adds.
+TRAIN_DEFAULTS = --total-timesteps 15000 --learning-starts 5000 --eval-every 5000 --eval-episodes 5
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:  ## List the chores
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(CURDIR)/.uv/bin/uv:
+	@echo "uv was not found: installing it into $(CURDIR)/.uv (call it as .uv/bin/uv, e.g. '.uv/bin/uv run rlz --help')"
+	@$(PYTHON) -c 'import sys; sys.exit("rlz needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .uv
+	.uv/bin/pip install --quiet 'uv>=0.9,<1'
+
+.PHONY: setup
+setup: $(UV)  ## Install everything into .venv and build the Rust extension
+	@command -v cargo >/dev/null || { echo "cargo was not found: install a Rust toolchain first (https://rustup.rs)"; exit 1; }
+	$(UV) sync --quiet
+
+.PHONY: train
+train: setup  ## Train SAC on Ant-v4 (a short run); ARGS="..." passes further options on
+	@$(RUN) rlz train sac --env Ant-v4 $(TRAIN_DEFAULTS) $(ARGS)
+	@echo "Next: $(notdir $(UV)) run rlz train sac --env Ant-v4   (the whole run; uv is $(UV))"
+
+.PHONY: test
+test: setup test-rust test-python  ## Run the whole default test set (Rust and Python)
+
+.PHONY: test-rust
+test-rust:
+	@if command -v cargo-nextest >/dev/null; then cargo nextest run --workspace; else cargo test --workspace --quiet; fi
+
+.PHONY: test-python
+test-python:
+	$(RUN) pytest -q -m "not learn and not kill"
+
+.PHONY: lint
+lint: setup  ## Formatting, lints and types of both languages, and the stub file against the extension
+	cargo fmt --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(RUN) ruff format --check python tests benches
+	$(RUN) ruff check python tests benches
+	$(RUN) mypy
+	$(RUN) python -m mypy.stubtest rlz._native --allowlist .config/stubtest-allow.txt
+
+.PHONY: fmt
+fmt: setup  ## Format both languages
+	cargo fmt
+	$(RUN) ruff format python tests benches
+	$(RUN) ruff check --fix python tests benches
+
+.PHONY: kill
+kill: setup  ## Long kill storms with real processes
+	cargo test --release --package rlz-core -- --ignored
+	$(RUN) pytest -q -m kill
+
+.PHONY: learn
+learn: setup  ## Learning gates (SAC on Pendulum-v1, three seeds; about fifteen minutes on two cores)
+	$(RUN) pytest -q -s -m learn --timeout=3600
+
+.PHONY: bench
+bench: setup  ## Throughput beside Stable-Baselines3 and SBX (makes their environments; about twenty minutes)
+	$(RUN) rlz bench train --peers sb3,sbx --output benches/results/train.json
+	$(RUN) rlz bench sampling --output benches/results/sampling.json
+	$(RUN) rlz bench replay --peers sb3 --output benches/results/replay.json
+
+.PHONY: lock
+lock: $(UV)  ## Move every pinned Python dependency to its newest version that fits
+	$(PYTHON) tools/lock.py $(UV)
+
+.PHONY: clean
+clean:  ## Remove builds, caches and the virtual environment (never runs/)
+	rm -rf target .venv .pytest_cache .mypy_cache .ruff_cache dist
