@@ -1,6 +1,44 @@
-"""What a run looks like at one instant, and between two instants."""
+"""What a run looks like at one instant (`Reading`), and over the time between two instants (`Snapshot`).
 
-from dataclasses import dataclass
+A reading holds absolute numbers only, so any two of them give rates: the log uses the last line's reading, the display
+one some seconds old. Nothing here waits for a worker; a worker that is gone keeps its last numbers.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz.tracking.process import ProcessUsage, read_usage
+from rlz.transport.stats import Stat, Waiting
+
+EPISODE_WINDOW = 100
+"""Episodes over which return and length are averaged (SB3's window)."""
+
+WAITS: Mapping[str, tuple[Stat, Waiting]] = {
+    "limiter": (Stat.WAIT_LIMITER_S, Waiting.LIMITER),
+    "parameters": (Stat.WAIT_PARAMETERS_S, Waiting.PARAMETERS),
+    "batch": (Stat.WAIT_BATCH_S, Waiting.BATCH),
+}
+"""What a worker can wait for: the counter of ended waits, and the code of the one that is open."""
+
+LEARNER_VALUES: Mapping[str, Stat] = {
+    "train/critic_loss": Stat.CRITIC_LOSS,
+    "train/actor_loss": Stat.ACTOR_LOSS,
+    "train/ent_coef": Stat.ENT_COEF,
+    "train/ent_coef_loss": Stat.ENT_COEF_LOSS,
+    "train/entropy": Stat.ENTROPY,
+    "train/q_value": Stat.Q_VALUE,
+    "train/learning_rate": Stat.LEARNING_RATE,
+    "train/threads": Stat.THREADS,
+    "train/compiled": Stat.COMPILED,
+    "train/publish_s": Stat.PUBLISH_S,
+}
+"""Gauges of the learner that are passed on as they are, by tag."""
 
 
 @dataclass(frozen=True)
@@ -21,3 +59,273 @@ class WorkerInfo:
     slot: int
     pid: int
     restarts: int = 0
+
+
+@dataclass(frozen=True)
+class WorkerReading:
+    """One worker at one instant: its row of the stats board [len(Stat)] and its process (None: gone)."""
+
+    info: WorkerInfo
+    stats: NDArray[np.float64]
+    usage: ProcessUsage | None
+
+    def waited(self, reason: str, at: float) -> float:
+        """Seconds spent waiting for a reason so far, the wait that is open at `at` included."""
+        ended, code = WAITS[reason]
+        total = float(self.stats[ended])
+        if self.stats[Stat.WAITING_FOR] == code:
+            total += max(0.0, at - float(self.stats[Stat.WAITING_SINCE]))
+        return total
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Absolute numbers of a run at one instant (`at`: `time.monotonic()`)."""
+
+    at: float
+    env_steps: int
+    updates: int
+    rows: int
+    rows_lost: int
+    return_mean: float | None
+    length_mean: float | None
+    workers: tuple[WorkerReading, ...] = ()
+
+    def total(self, stat: Stat, role: str | None = None) -> float:
+        """Sum of a stat over the workers (of one role)."""
+        return float(sum(w.stats[stat] for w in self.workers if role in (None, w.info.role)))
+
+    def learner(self) -> WorkerReading | None:
+        """The learner, once it has been started."""
+        return next((w for w in self.workers if w.info.role == "learner"), None)
+
+    def ready_at(self, role: str) -> float | None:
+        """When the first worker of a role did its first step or update (`time.monotonic()`); None before."""
+        times = [float(w.stats[Stat.READY_S]) for w in self.workers if w.info.role == role]
+        return min((t for t in times if t > 0), default=None)
+
+
+@dataclass
+class Reader:
+    """Takes readings of a run's streams.
+
+    Parameters
+    ----------
+    streams : `rlz.transport.Streams`; only read.
+    workers : gives every worker that has been started.
+    """
+
+    streams: Any
+    workers: Callable[[], Sequence[WorkerInfo]]
+    _episodes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
+    _cursors: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.first_env_steps = int(self.streams.limiter.env_steps)
+        self.first_updates = int(self.streams.limiter.updates)
+        self._first_rows = sum(self.streams.replay.committed())
+
+    def read(self, now: float | None = None) -> Reading:
+        """Take a reading; some tens of microseconds per worker."""
+        at = time.monotonic() if now is None else now
+        infos = list(self.workers())
+        board = self.streams.stats.read()
+        usages: dict[int, ProcessUsage | None] = {0: None}
+        for info in infos:
+            if info.pid not in usages:
+                usages[info.pid] = read_usage(info.pid)
+            if info.role == "sampler":
+                for event in self.events(info.slot):
+                    self._episodes.append((float(event[0]), float(event[1])))
+        env_steps = int(self.streams.limiter.env_steps)
+        committed = sum(self.streams.replay.committed()) - self._first_rows
+        pending = sum(float(board[info.slot][Stat.ROWS_PENDING]) for info in infos)
+        # A row is committed before its step is counted, so what is missing after that order is lost for good.
+        lost = max(0, env_steps - self.first_env_steps - committed - int(pending))
+        returns, lengths = zip(*self._episodes, strict=True) if self._episodes else ((), ())
+        return Reading(
+            at=at,
+            env_steps=env_steps,
+            updates=int(self.streams.limiter.updates),
+            rows=committed,
+            rows_lost=lost,
+            return_mean=float(np.mean(returns)) if returns else None,
+            length_mean=float(np.mean(lengths)) if lengths else None,
+            workers=tuple(WorkerReading(info, board[info.slot], usages[info.pid]) for info in infos),
+        )
+
+    def events(self, slot: int) -> NDArray[np.float64]:
+        """Events that a worker pushed since the last call, oldest first: [n, event_width]."""
+        cursor, events = self.streams.stats.events(slot, self._cursors.get(slot, 0))
+        self._cursors[slot] = cursor
+        return events  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class WorkerSnapshot:
+    """One worker over the time between two readings.
+
+    `cpu_percent`: 100 is one core. `waits`: share of the time (0 to 1) by reason. `waiting_for` and `waiting_s`: the
+    wait that is open now, "" and 0 when it works. Memory in bytes, None when the process is gone.
+    """
+
+    name: str
+    role: str
+    pid: int
+    restarts: int
+    private: int | None
+    shared: int | None
+    threads: int | None
+    cpu_percent: float | None
+    env_steps_per_s: float
+    waits: dict[str, float]
+    waiting_for: str
+    waiting_s: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run over the time between two readings: totals at the end of it, rates and means over it."""
+
+    wall_s: float
+    env_steps: int
+    updates: int
+    total_timesteps: int
+    env_steps_per_s: float
+    updates_per_s: float
+    frames_per_s: float
+    replay_ratio: float | None
+    replay_ratio_now: float | None
+    policy_lag: float | None
+    policy_lag_mean: float | None
+    policy_version: int
+    episodes: int
+    return_mean: float | None
+    length_mean: float | None
+    rows: int
+    rows_lost: int
+    checkpoints: int
+    evaluations: int
+    evaluations_skipped: int
+    restarts: int
+    values: dict[str, float]
+    workers: tuple[WorkerSnapshot, ...]
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the end at the present rate; None while it stands still."""
+        if self.env_steps_per_s <= 0:
+            return None
+        return max(0, self.total_timesteps - self.env_steps) / self.env_steps_per_s
+
+    def scalars(self) -> dict[str, float | int]:
+        """Every number by its tag (docs/metrics.md); a number that does not exist yet has no entry."""
+        found: dict[str, float | int | None] = {
+            "rollout/return_mean": self.return_mean,
+            "rollout/length_mean": self.length_mean,
+            "rollout/episodes": self.episodes,
+            "time/env_steps_per_s": self.env_steps_per_s,
+            "time/updates_per_s": self.updates_per_s,
+            "time/frames_per_s": self.frames_per_s,
+            "replay/ratio": self.replay_ratio,
+            "replay/ratio_now": self.replay_ratio_now,
+            "replay/policy_lag": self.policy_lag,
+            "replay/rows": self.rows,
+            "replay/rows_lost": self.rows_lost,
+            "train/policy_version": self.policy_version,
+            **self.values,
+            "run/checkpoints": self.checkpoints,
+            "run/evaluations_skipped": self.evaluations_skipped,
+            "run/restarts": self.restarts,
+        }
+        for worker in self.workers:
+            prefix = f"workers/{worker.name}"
+            found[f"{prefix}/cpu_percent"] = worker.cpu_percent
+            found[f"{prefix}/private_bytes"] = worker.private
+            found[f"{prefix}/shared_bytes"] = worker.shared
+            found[f"{prefix}/restarts"] = worker.restarts
+            if worker.role == "sampler":
+                found[f"{prefix}/env_steps_per_s"] = worker.env_steps_per_s
+            for reason, share in worker.waits.items():
+                found[f"{prefix}/wait_{reason}"] = share
+        return {tag: value for tag, value in found.items() if value is not None}
+
+
+def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snapshot:
+    """Join two readings of one run into a snapshot.
+
+    Parameters
+    ----------
+    old, new : readings, `old` first; the same one twice gives rates of 0.
+    config : `RunConfig`; batch size, learning starts and total steps are used.
+    started : `time.monotonic()` of the run's start.
+    """
+    seconds = max(new.at - old.at, 1e-9)
+    env_steps, updates = new.env_steps - old.env_steps, new.updates - old.updates
+    trained_on = new.env_steps - config.learning_starts
+    lags = new.total(Stat.POLICY_LAG_COUNT)
+    lags_now = lags - old.total(Stat.POLICY_LAG_COUNT)
+    lag_sum = new.total(Stat.POLICY_LAG_SUM)
+    learner = new.learner()
+    values = {}
+    if learner is not None and learner.stats[Stat.UPDATES] > 0:
+        values = {tag: float(learner.stats[stat]) for tag, stat in LEARNER_VALUES.items()}
+    before = {worker.info.name: worker for worker in old.workers}
+    return Snapshot(
+        wall_s=new.at - started,
+        env_steps=new.env_steps,
+        updates=new.updates,
+        total_timesteps=config.total_timesteps,
+        env_steps_per_s=env_steps / seconds,
+        updates_per_s=updates / seconds,
+        frames_per_s=updates * config.batch_size / seconds,
+        replay_ratio=new.updates / trained_on if trained_on > 0 else None,
+        replay_ratio_now=updates / env_steps if env_steps > 0 and trained_on >= env_steps else None,
+        policy_lag=(lag_sum - old.total(Stat.POLICY_LAG_SUM)) / lags_now if lags_now > 0 else None,
+        policy_lag_mean=lag_sum / lags if lags > 0 else None,
+        policy_version=0 if learner is None else int(learner.stats[Stat.POLICY_VERSION]),
+        episodes=int(new.total(Stat.EPISODES, "sampler")),
+        return_mean=new.return_mean,
+        length_mean=new.length_mean,
+        rows=new.rows,
+        rows_lost=new.rows_lost,
+        checkpoints=int(new.total(Stat.CHECKPOINTS)),
+        evaluations=int(new.total(Stat.EVALUATIONS)),
+        evaluations_skipped=int(new.total(Stat.EVALUATIONS_SKIPPED)),
+        restarts=sum(worker.info.restarts for worker in new.workers),
+        values=values,
+        workers=tuple(_worker_between(before.get(w.info.name), w, old.at, new.at, seconds) for w in new.workers),
+    )
+
+
+def _worker_between(
+    old: WorkerReading | None, new: WorkerReading, old_at: float, new_at: float, seconds: float
+) -> WorkerSnapshot:
+    usage = new.usage
+    cpu_percent = None
+    if usage is not None:
+        same = old is not None and old.usage is not None and old.info.pid == new.info.pid
+        spent = usage.cpu_s - (old.usage.cpu_s if same and old is not None and old.usage is not None else 0.0)
+        cpu_percent = 100.0 * spent / seconds if same else None
+    waits = {}
+    for reason in WAITS:
+        waited = new.waited(reason, new_at) - (old.waited(reason, old_at) if old is not None else 0.0)
+        if new.waited(reason, new_at) > 0:
+            waits[reason] = min(1.0, max(0.0, waited / seconds))
+    code = int(new.stats[Stat.WAITING_FOR])
+    waiting_for = next((reason for reason, (_, open_code) in WAITS.items() if open_code == code), "")
+    stepped = float(new.stats[Stat.ENV_STEPS]) - (float(old.stats[Stat.ENV_STEPS]) if old is not None else 0.0)
+    return WorkerSnapshot(
+        name=new.info.name,
+        role=new.info.role,
+        pid=new.info.pid,
+        restarts=new.info.restarts,
+        private=None if usage is None else usage.private,
+        shared=None if usage is None else usage.shared,
+        threads=None if usage is None else usage.threads,
+        cpu_percent=cpu_percent,
+        env_steps_per_s=max(0.0, stepped) / seconds,
+        waits=waits,
+        waiting_for=waiting_for,
+        waiting_s=max(0.0, new_at - float(new.stats[Stat.WAITING_SINCE])) if waiting_for else 0.0,
+    )

@@ -1,12 +1,37 @@
 """The tracker: reads the stats board, feeds the sinks, sums the run up."""
 
+import importlib.util
+import json
+import os
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlz.config import RunConfig
-from rlz.tracking.snapshot import WorkerInfo
+from rlz.tracking.console import Display, NoDisplay, TerminalDisplay
+from rlz.tracking.process import started_at
+from rlz.tracking.sinks import (
+    WANDB_MISSING,
+    Evaluation,
+    EvaluationsFile,
+    EventsFile,
+    InThread,
+    MetricsFile,
+    Sink,
+    TensorBoardFile,
+    WandbSink,
+)
+from rlz.tracking.snapshot import WAITS, Reader, Reading, Snapshot, WorkerInfo, between
 from rlz.transport import Streams
+from rlz.transport.stats import Stat
+
+REFRESH_S = 1.0
+"""Seconds between readings for the live view."""
+
+RATE_WINDOW = 10
+"""The live view's rates are means over this many readings."""
 
 
 class Tracker:
@@ -31,15 +56,54 @@ class Tracker:
         *,
         quiet: bool = False,
     ) -> None:
-        raise NotImplementedError
+        self._run_dir = run_dir
+        self._config = config
+        self._streams = streams
+        self._reader = Reader(streams, workers)
+        self._started = time.monotonic()
+        self._process_started = started_at()
+        self._evaluations: list[Evaluation] = []
+        self._best: float | None = None
+        self._memory: dict[str, dict[str, int]] = {}
+        self._summary: dict[str, Any] | None = None
+        self._display: Display = NoDisplay() if quiet else TerminalDisplay(f"rlz  {run_dir.name}")
+        self._sinks: dict[str, Sink] = {}
+        self._open("logs/events.log", lambda: EventsFile(run_dir / "logs" / "events.log"))
+        self._open("metrics.jsonl", lambda: MetricsFile(run_dir / "metrics.jsonl"))
+        self._open("evaluations.csv", lambda: EvaluationsFile(run_dir / "evaluations.csv"))
+        self._tensorboard_due = True
+        if config.track:
+            if importlib.util.find_spec("wandb") is None:
+                self.note(WANDB_MISSING)
+            else:
+                self._open("W&B", lambda: InThread(lambda: WandbSink(run_dir, config)))
+        first = self._read(self._started)
+        self._logged = first
+        self._recent: deque[Reading] = deque([first], maxlen=RATE_WINDOW)
 
     def tick(self, now: float) -> None:
         """Read, write and show what is due at `now` (`time.monotonic()`); call it at least every 0.5 s. Never waits."""
-        raise NotImplementedError
+        if self._summary is not None:
+            return
+        log_due = now - self._logged.at >= self._config.log_every
+        if not log_due and now - self._recent[-1].at < REFRESH_S:
+            return
+        if self._tensorboard_due:
+            # Not in the constructor: importing tensorboard takes 0.7 s, and the workers should be loading meanwhile.
+            self._tensorboard_due = False
+            config_text = self._config.to_toml()
+            self._open("TensorBoard", lambda: TensorBoardFile(self._run_dir, config_text))
+        reading = self._read(now)
+        if log_due:
+            self._log(reading)
+        else:
+            self._display.show(self._between(self._recent[0], reading), logged=False)
+        self._recent.append(reading)
 
     def note(self, text: str) -> None:
         """Record an event (restart, fallback, signal): one line on the display and in logs/events.log."""
-        raise NotImplementedError
+        self._display.note(text)
+        self._each(lambda sink: sink.note(text))
 
     def finish(self, status: str) -> dict[str, Any]:
         """Take the last reading, write summary.json, close the sinks.
@@ -47,8 +111,137 @@ class Tracker:
         `status` is "completed", "stopped" or "failed". The streams are still open; the workers may be gone. Returns
         the summary. Calling it again returns the first summary.
         """
-        raise NotImplementedError
+        if self._summary is None:
+            reading = self._read(time.monotonic())
+            self._log(reading)
+            self._summary = self._sum_up(status, reading)
+            self._guard("summary.json", self._write_summary)
+            self._show_summary()
+            self.close()
+        return self._summary
 
     def close(self) -> None:
         """Give the terminal back without a summary (second Ctrl-C, crash of the controller). Idempotent."""
-        raise NotImplementedError
+        display, self._display = self._display, NoDisplay()
+        display.close()
+        self._each(lambda sink: sink.close())
+        self._sinks.clear()
+
+    def _read(self, now: float) -> Reading:
+        reading = self._reader.read(now)
+        for worker in reading.workers:
+            if worker.usage is not None:
+                seen = self._memory.setdefault(worker.info.name, {"private_peak": 0, "shared_peak": 0})
+                seen["private"], seen["shared"] = worker.usage.private, worker.usage.shared
+                seen["private_peak"] = max(seen["private_peak"], worker.usage.private)
+                seen["shared_peak"] = max(seen["shared_peak"], worker.usage.shared)
+            if worker.info.role == "evaluator":
+                for event in self._reader.events(worker.info.slot):
+                    self._evaluation(Evaluation.from_event(event))
+        return reading
+
+    def _evaluation(self, evaluation: Evaluation) -> None:
+        self._evaluations.append(evaluation)
+        self._display.evaluation(evaluation)
+        self._each(lambda sink: sink.evaluation(evaluation))
+
+    def _log(self, reading: Reading) -> None:
+        snapshot = self._between(self._logged, reading)
+        scalars = snapshot.scalars()
+        self._each(lambda sink: sink.log(snapshot.env_steps, snapshot.wall_s, snapshot.updates, scalars))
+        self._display.show(snapshot, logged=True)
+        self._logged = reading
+
+    def _between(self, old: Reading, new: Reading) -> Snapshot:
+        return between(old, new, config=self._config, started=self._started)
+
+    def _open(self, name: str, make: Callable[[], Sink]) -> None:
+        def add() -> None:
+            self._sinks[name] = make()
+
+        self._guard(name, add)
+
+    def _each(self, call: Callable[[Sink], None]) -> None:
+        for name, sink in list(self._sinks.items()):
+            self._guard(name, lambda sink=sink: call(sink))  # type: ignore[misc]
+
+    def _guard(self, name: str, call: Callable[[], None]) -> None:
+        # Whatever goes wrong while writing numbers down (disk full, no network) must not end hours of training.
+        try:
+            call()
+        except Exception as error:
+            self._sinks.pop(name, None)
+            self.note(f"{name} is not written any more: {type(error).__name__}: {error}")
+
+    def _sum_up(self, status: str, reading: Reading) -> dict[str, Any]:
+        config = self._config
+        wall_s = max(reading.at - self._started, 1e-9)
+        whole = self._between(self._logged, reading)
+        env_steps = reading.env_steps - self._reader.first_env_steps
+        updates = reading.updates - self._reader.first_updates
+        returns = [evaluation.return_mean for evaluation in self._evaluations]
+        first_step, first_update = reading.ready_at("sampler"), reading.ready_at("learner")
+        return {
+            "status": status,
+            "algo": config.algo,
+            "env": config.env,
+            "seed": config.seed,
+            "total_timesteps": config.total_timesteps,
+            "env_steps": reading.env_steps,
+            "updates": reading.updates,
+            "episodes": whole.episodes,
+            "wall_s": round(wall_s, 3),
+            "env_steps_per_s": round(env_steps / wall_s, 3),
+            "updates_per_s": round(updates / wall_s, 3),
+            "frames_per_s": round(updates * config.batch_size / wall_s, 1),
+            "replay_ratio": whole.replay_ratio,
+            "policy_lag_mean": whole.policy_lag_mean,
+            "return_mean": whole.return_mean,
+            "last_evaluation_return": returns[-1] if returns else None,
+            "best_evaluation_return": max(returns) if returns else None,
+            "evaluations": len(returns),
+            "evaluations_skipped": whole.evaluations_skipped,
+            "checkpoints": whole.checkpoints,
+            "rows_lost": reading.rows_lost,
+            "restarts": whole.restarts,
+            "first_env_step_s": _since(self._process_started, first_step),
+            "first_update_s": _since(self._process_started, first_update),
+            "waits_s": {
+                worker.info.name: {
+                    reason: round(worker.waited(reason, reading.at), 3)
+                    for reason in WAITS
+                    if worker.waited(reason, reading.at) > 0
+                }
+                for worker in reading.workers
+            },
+            "memory_bytes": self._memory,
+            "shared_memory_bytes": self._streams.nbytes,
+            "threads": self._learner_value(reading, Stat.THREADS),
+            "compiled": self._learner_value(reading, Stat.COMPILED),
+        }
+
+    @staticmethod
+    def _learner_value(reading: Reading, stat: Stat) -> int | None:
+        learner = reading.learner()
+        return None if learner is None or learner.stats[Stat.UPDATES] <= 0 else int(learner.stats[stat])
+
+    def _write_summary(self) -> None:
+        path = self._run_dir / "summary.json"
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self._summary, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+
+    def _show_summary(self) -> None:
+        summary = self._summary or {}
+        text = (
+            f"{summary['status']}: {summary['env_steps']:,} env steps, {summary['updates']:,} updates in"
+            f" {summary['wall_s']:,.1f} s ({summary['env_steps_per_s']:,.1f} env steps/s)"
+        )
+        if summary["last_evaluation_return"] is not None:
+            text += f"; evaluation return {summary['last_evaluation_return']:,.2f}"
+            text += f", best {summary['best_evaluation_return']:,.2f}"
+        self.note(f"{text}\nrun folder: {self._run_dir}")
+
+
+def _since(start: float, at: float | None) -> float | None:
+    return None if at is None else round(at - start, 3)

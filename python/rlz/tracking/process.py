@@ -1,0 +1,56 @@
+"""Memory and CPU time of a process, straight from /proc: a few microseconds, no waiting, no error when it is gone."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """Memory in bytes, CPU time in seconds.
+
+    `private` is RssAnon + RssFile: everything resident but shared memory, library pages included (the kernel counts
+    those in every process that maps them). `shared` is RssShmem: the pages of the streams this process has touched.
+    """
+
+    private: int
+    shared: int
+    cpu_s: float
+    threads: int
+
+
+def read_usage(pid: int, proc: Path = _PROC) -> ProcessUsage | None:
+    """Usage of a process; None when it is gone or a zombie."""
+    try:
+        status = (proc / str(pid) / "status").read_text()
+        stat = (proc / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    kib = {"RssAnon": 0, "RssFile": 0, "RssShmem": 0}
+    resident = False
+    for line in status.splitlines():
+        key, _, value = line.partition(":")
+        if key in kib:
+            kib[key] = int(value.split()[0])
+            resident = True
+    if not resident:
+        return None
+    # The command name may hold blanks and brackets; the fields after the last bracket are numbers (man 5 proc_pid_stat).
+    fields = stat.rpartition(")")[2].split()
+    return ProcessUsage(
+        private=(kib["RssAnon"] + kib["RssFile"]) * 1024,
+        shared=kib["RssShmem"] * 1024,
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
+        threads=int(fields[17]),
+    )
+
+
+def started_at(pid: int = 0) -> float:
+    """When a process (default: this one) started, on the scale of `time.monotonic()`; 10 ms resolution."""
+    fields = (_PROC / (str(pid) if pid else "self") / "stat").read_text().rpartition(")")[2].split()
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / _TICKS
+    return time.monotonic() - age

@@ -1,0 +1,297 @@
+"""Where numbers go: files, TensorBoard, Weights & Biases. Each sink takes the same three kinds of record."""
+
+import contextlib
+import csv
+import json
+import math
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One finished evaluation: the version it scored, when that version was published, and what it got."""
+
+    env_steps: int
+    updates: int
+    version: int
+    return_mean: float
+    return_std: float
+    return_min: float
+    return_max: float
+    length_mean: float
+    length_std: float
+    episodes: int
+    wall_s: float
+    best: bool
+
+    @classmethod
+    def from_event(cls, event: Any) -> "Evaluation":
+        """From an evaluator's event (version, env_steps, updates, mean, std, min, max, lengths, episodes, s, best)."""
+        version, env_steps, updates, mean, std, low, high, length, length_std, episodes, wall_s, best = map(float, event)
+        return cls(
+            env_steps=int(env_steps),
+            updates=int(updates),
+            version=int(version),
+            return_mean=mean,
+            return_std=std,
+            return_min=low,
+            return_max=high,
+            length_mean=length,
+            length_std=length_std,
+            episodes=int(episodes),
+            wall_s=wall_s,
+            best=best > 0,
+        )
+
+    def scalars(self) -> dict[str, float]:
+        """Its numbers by tag (docs/metrics.md)."""
+        return {
+            "eval/return_mean": self.return_mean,
+            "eval/return_std": self.return_std,
+            "eval/length_mean": self.length_mean,
+            "eval/version": self.version,
+        }
+
+
+class Sink(Protocol):
+    """Receives records of a run; may raise, the tracker then drops it. `step` is the number of env steps."""
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """One line of the log, every `log_every` seconds."""
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """One evaluation."""
+
+    def note(self, text: str) -> None:
+        """One event of the run in words."""
+
+    def close(self) -> None:
+        """Write out what is held back. Called once."""
+
+
+class MetricsFile:
+    """metrics.jsonl: one flat object per log line, so that pandas reads tags as columns. Lines are whole or absent."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """Append one line and hand it to the kernel."""
+        head = {"time": round(time.time(), 3), "wall_s": round(wall_s, 3), "env_steps": step, "updates": updates}
+        self._file.write(json.dumps(head | {tag: _number(value) for tag, value in scalars.items()}) + "\n")
+        self._file.flush()
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Evaluations have a file of their own."""
+
+    def note(self, text: str) -> None:
+        """Events have a file of their own."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class EvaluationsFile:
+    """evaluations.csv: one line per evaluation; a resumed run goes on below the old lines."""
+
+    def __init__(self, path: Path) -> None:
+        names = [item.name for item in fields(Evaluation)]
+        self._file = path.open("a", encoding="utf-8", newline="")
+        self._writer = csv.DictWriter(self._file, names, lineterminator="\n")
+        if self._file.tell() == 0:
+            self._writer.writeheader()
+            self._file.flush()
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """Log lines have a file of their own."""
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Append one line."""
+        self._writer.writerow(asdict(evaluation) | {"best": int(evaluation.best)})
+        self._file.flush()
+
+    def note(self, text: str) -> None:
+        """Events have a file of their own."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class EventsFile:
+    """logs/events.log: what happened in words, with local time."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """Numbers have files of their own."""
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Evaluations have a file of their own."""
+
+    def note(self, text: str) -> None:
+        """Append one line."""
+        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoardFile:
+    """TensorBoard events, written record by record with the tensorboard package's own protobufs.
+
+    Its `EventFileWriter` is left alone: that starts a thread, and imports TensorFlow where one is installed.
+    """
+
+    def __init__(self, run_dir: Path, config_text: str = "") -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary, self._tensor = event_pb2.Event, summary_pb2, tensor_pb2
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self._records = RecordWriter((run_dir / name).open("ab"))
+        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        if config_text:
+            indented = "".join(f"    {line}\n" for line in config_text.splitlines())
+            self._text("config", indented, step=0)
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """One event with all scalars of a log line at x = env steps."""
+        values = [
+            self._summary.Summary.Value(tag=tag, simple_value=float(value))
+            for tag, value in {**scalars, "time/wall_s": wall_s, "train/updates": updates}.items()
+        ]
+        self._write(
+            self._event(wall_time=time.time(), step=step, summary=self._summary.Summary(value=values)),
+        )
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """One event at the env steps at which the scored version was published."""
+        values = [self._summary.Summary.Value(tag=t, simple_value=v) for t, v in evaluation.scalars().items()]
+        self._write(
+            self._event(
+                wall_time=time.time(), step=evaluation.env_steps, summary=self._summary.Summary(value=values)
+            )
+        )
+
+    def note(self, text: str) -> None:
+        """Events stay out of TensorBoard: it shows texts by tag and step, not as a log."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._records.close()
+
+    def _text(self, tag: str, text: str, step: int) -> None:
+        plugin = self._summary.SummaryMetadata.PluginData(plugin_name="text")
+        value = self._summary.Summary.Value(
+            tag=f"{tag}/text_summary",
+            metadata=self._summary.SummaryMetadata(plugin_data=plugin),
+            tensor=self._tensor.TensorProto(dtype="DT_STRING", string_val=[text.encode()]),
+        )
+        self._write(self._event(wall_time=time.time(), step=step, summary=self._summary.Summary(value=[value])))
+
+    def _write(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        self._records.flush()
+
+
+WANDB_MISSING = "W&B is not installed, so this run is not tracked there. To install it: uv sync --extra track"
+
+
+class WandbSink:
+    """Weights & Biases. Run it inside `InThread`: its start and its network calls may take long."""
+
+    def __init__(self, run_dir: Path, config: Any) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=config.wandb_project_name, name=run_dir.name, dir=str(run_dir), config=config.model_dump()
+        )
+        self._run.define_metric("env_steps")
+        self._run.define_metric("*", step_metric="env_steps")
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """Send a log line; x is `env_steps`."""
+        self._run.log({**scalars, "env_steps": step, "time/wall_s": wall_s, "train/updates": updates})
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Send an evaluation at its own env steps."""
+        self._run.log({**evaluation.scalars(), "env_steps": evaluation.env_steps})
+
+    def note(self, text: str) -> None:
+        """Events stay in the run folder."""
+
+    def close(self) -> None:
+        """Finish the run there."""
+        self._run.finish()
+
+
+class InThread:
+    """Runs a sink in a daemon thread behind a bounded queue: the caller never waits, the oldest record is dropped."""
+
+    def __init__(self, make: Callable[[], Sink], *, capacity: int = 256) -> None:
+        self._make = make
+        self._queue: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=capacity)
+        self._wake = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="rlz-sink", daemon=True)
+        self._thread.start()
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """Queue a log line."""
+        self._put("log", step, wall_s, updates, dict(scalars))
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Queue an evaluation."""
+        self._put("evaluation", evaluation)
+
+    def note(self, text: str) -> None:
+        """Queue an event."""
+        self._put("note", text)
+
+    def close(self, timeout: float = 15.0) -> None:
+        """Let the thread empty its queue and close the sink; give up after `timeout` seconds."""
+        with contextlib.suppress(Exception):
+            self._put("close")
+        self._thread.join(timeout)
+
+    def _put(self, method: str, *arguments: Any) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        self._queue.append((method, arguments))
+        self._wake.set()
+
+    def _work(self) -> None:
+        try:
+            sink = self._make()
+            while True:
+                self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    method, arguments = self._queue.popleft()
+                    getattr(sink, method)(*arguments)
+                    if method == "close":
+                        return
+        except Exception as error:
+            self._error = error
+
+
+def _number(value: float) -> float | int | None:
+    """JSON knows no infinity and no NaN; six significant digits keep lines short."""
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
