@@ -1,0 +1,149 @@
+"""The runs in a folder: what `rlz runs` lists. Reads small files only, imports no numpy, survives any broken folder."""
+
+import csv
+import fcntl
+import json
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_LOCK = ".lock"
+_TAIL = 65536
+"""Bytes at the end of metrics.jsonl that are searched for its last whole line."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run.
+
+    Attributes
+    ----------
+    name : of its folder.
+    status : "running", as in its summary ("completed", "stopped", "failed"), "died" (neither), or "broken".
+    started : seconds since 1970 when its configuration was written; 0 when unknown.
+    wall_s : seconds it has trained.
+    last_return, best_return : of its evaluations; None without any.
+    problem : why it is "broken", else "".
+    """
+
+    name: str
+    path: Path
+    status: str
+    algo: str = "?"
+    env: str = "?"
+    seed: int | None = None
+    started: float = 0.0
+    env_steps: int | None = None
+    total_timesteps: int | None = None
+    env_steps_per_s: float | None = None
+    wall_s: float | None = None
+    last_return: float | None = None
+    best_return: float | None = None
+    problem: str = ""
+
+
+def list_runs(runs_dir: str | Path = "runs") -> list[RunInfo]:
+    """Every folder in `runs_dir` that holds a `config.toml`, oldest first; empty when there is no such folder."""
+    try:
+        folders = [child for child in Path(runs_dir).iterdir() if (child / "config.toml").exists()]
+    except OSError:
+        return []
+    return sorted((read_run(folder) for folder in folders), key=lambda run: (run.started, run.name))
+
+
+def read_run(path: Path) -> RunInfo:
+    """What is known of one run folder; never raises for what is in it."""
+    try:
+        return _read_run(path)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return RunInfo(path.name, path, "broken", problem=f"{type(error).__name__}: {error}")
+
+
+def _read_run(path: Path) -> RunInfo:
+    config_path = path / "config.toml"
+    config = tomllib.loads(config_path.read_text(encoding="utf-8"))
+    summary_path = path / "summary.json"
+    running = is_running(path)
+    summary: dict[str, Any] = {}
+    if summary_path.exists() and not running:
+        summary = json.loads(summary_path.read_text(encoding="utf-8"))
+    line = summary or _last_line(path / "metrics.jsonl")
+    returns = _evaluation_returns(path / "evaluations.csv")
+    if running:
+        status = "running"
+    else:
+        status = str(summary["status"]) if summary else "died"
+    rate = line.get("env_steps_per_s", line.get("time/env_steps_per_s"))
+    return RunInfo(
+        name=path.name,
+        path=path,
+        status=status,
+        algo=str(config.get("algo", "?")),
+        env=str(config.get("env", "?")),
+        seed=config.get("seed"),
+        started=config_path.stat().st_mtime,
+        env_steps=line.get("env_steps"),
+        total_timesteps=config.get("total_timesteps"),
+        env_steps_per_s=rate,
+        wall_s=line.get("wall_s"),
+        last_return=returns[-1] if returns else None,
+        best_return=max(returns) if returns else None,
+    )
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    """Last whole line of a JSON-lines file; {} when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return {}
+    for line in reversed(lines):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def _evaluation_returns(path: Path) -> list[float]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [float(row["return_mean"]) for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        return []
+
+
+def hold_lock(path: Path) -> IO[bytes]:
+    """Mark a run folder as in use for as long as the returned file stays open; the kernel lets go on any death.
+
+    Raises
+    ------
+    BlockingIOError
+        When another process holds it.
+    """
+    file = (path / _LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def is_running(path: Path) -> bool:
+    """Whether a controller holds the run folder."""
+    try:
+        with (path / _LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
