@@ -1,0 +1,308 @@
+//! Header of a segment: what it holds, laid out how, made by whom.
+//!
+//! Words, little endian:
+//!
+//! | word | content |
+//! |---|---|
+//! | 0 | magic |
+//! | 1 | ABI major << 32 or minor |
+//! | 2 | kind of stream |
+//! | 3 | layout hash: kind, ABI, parameters, fields with offsets |
+//! | 4 | total bytes of the segment |
+//! | 5 | run id |
+//! | 6 | process id of the creator (for messages only) |
+//! | 7 | state, stored last: 0 being made, 1 ready |
+//! | 8 | number of parameters |
+//! | 9 | bytes of the field table |
+//! | 10..64 | parameters (capacities and the like; their names belong to the kind) |
+//! | 64.. | field table |
+//!
+//! The header takes whole pages, normally one. It is parsed as hostile input: copied to private memory first, every length
+//! checked against the real size before it is used.
+
+use std::fmt::Write as _;
+
+use crate::error::{Error, Result};
+use crate::memory::{PAGE, ReadWord, Segment, round_up, words};
+use crate::schema::{Dtype, Field, PlacedField};
+use crate::sync::Ordering;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"rlz\0shm\x01");
+const ABI_MAJOR: u64 = 1;
+const ABI_MINOR: u64 = 0;
+const ABI: u64 = ABI_MAJOR << 32 | ABI_MINOR;
+
+const KIND: usize = 2;
+const HASH: usize = 3;
+const TOTAL: usize = 4;
+const RUN: usize = 5;
+const CREATOR: usize = 6;
+const STATE: usize = 7;
+const PARAMS_LEN: usize = 8;
+const TABLE_LEN: usize = 9;
+const PARAMS: usize = 10;
+const TABLE: usize = 64;
+
+const READY: u64 = 1;
+const MAX_TABLE: usize = 1 << 20;
+
+/// Kind of a segment, with the names of its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Stream {
+    /// Replay buffer.
+    Replay = 1,
+    /// Replay-ratio limiter.
+    Limiter = 2,
+    /// Parameter store, control part.
+    ParameterControl = 3,
+    /// Parameter store, payload part.
+    ParameterPayload = 4,
+    /// Stats board.
+    Stats = 5,
+}
+
+impl Stream {
+    const ALL: [Self; 5] = [Self::Replay, Self::Limiter, Self::ParameterControl, Self::ParameterPayload, Self::Stats];
+
+    /// Name used in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "replay buffer",
+            Self::Limiter => "limiter",
+            Self::ParameterControl => "parameter store (control)",
+            Self::ParameterPayload => "parameter store (payload)",
+            Self::Stats => "stats board",
+        }
+    }
+
+    /// Names of its parameters, for messages.
+    #[must_use]
+    pub fn params(self) -> &'static [&'static str] {
+        match self {
+            Self::Replay => &["buffer_size", "lanes", "lane_capacity", "stride"],
+            Self::Limiter => &[
+                "lanes",
+                "total_timesteps",
+                "learning_starts",
+                "ratio numerator",
+                "ratio denominator",
+                "slack numerator",
+                "slack denominator",
+                "first env step",
+                "first update",
+            ],
+            Self::ParameterControl => &["leases", "slots", "bytes per version"],
+            Self::ParameterPayload => &["slots", "bytes per version"],
+            Self::Stats => &["slots", "values", "event width", "event capacity"],
+        }
+    }
+}
+
+/// Content of a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Kind of the segment.
+    pub stream: Stream,
+    /// Identity of the run, shared by its segments.
+    pub run_id: u64,
+    /// Process that made it.
+    pub creator: u32,
+    /// One value per name in [`Stream::params`].
+    pub params: Vec<u64>,
+    /// Fields and their byte offsets (row fields, tensors, names of values).
+    pub fields: Vec<PlacedField>,
+}
+
+impl Header {
+    /// Describe a segment that this process makes. Panics when `params` does not fit the kind.
+    #[must_use]
+    pub fn new(stream: Stream, run_id: u64, params: &[u64], fields: Vec<PlacedField>) -> Self {
+        assert_eq!(params.len(), stream.params().len(), "parameters of a {} header", stream.name());
+        Self { stream, run_id, creator: std::process::id(), params: params.to_vec(), fields }
+    }
+
+    /// Bytes that the header takes: where the data of the segment begins (a multiple of the page size).
+    pub fn data_offset(&self) -> Result<usize> {
+        let table = self.table();
+        if table.len() > MAX_TABLE {
+            return Err(Error::invalid(
+                "fields",
+                format!("{} fields taking {} bytes of description", self.fields.len(), table.len()),
+                format!("at most {MAX_TABLE} bytes"),
+            ));
+        }
+        Ok(header_bytes(table.len()))
+    }
+
+    /// Write everything but the state into a fresh segment.
+    pub fn write(&self, segment: &Segment) -> Result<()> {
+        let len = self.data_offset()?;
+        let shared = segment.words(0, len / 8)?;
+        let table = self.table();
+        let fixed = [
+            (0, MAGIC),
+            (1, ABI),
+            (KIND, self.stream as u64),
+            (HASH, self.hash()),
+            (TOTAL, segment.len() as u64),
+            (RUN, self.run_id),
+            (CREATOR, u64::from(self.creator)),
+            (PARAMS_LEN, self.params.len() as u64),
+            (TABLE_LEN, table.len() as u64),
+        ];
+        for (at, value) in fixed {
+            shared[at].store(value, Ordering::Relaxed);
+        }
+        words::store(&self.params, &shared[PARAMS..PARAMS + self.params.len()]);
+        words::store_bytes(&table, &shared[TABLE..]);
+        Ok(())
+    }
+
+    /// Declare the segment initialised: the last store of its creator.
+    pub fn publish(segment: &Segment) -> Result<()> {
+        // Release, pairs with the Acquire load in `read`: who sees READY sees the initialised segment.
+        segment.words(STATE * 8, 1)?[0].store(READY, Ordering::Release);
+        Ok(())
+    }
+
+    /// Parse the header of an attached segment of an expected kind.
+    pub fn read(segment: &Segment, stream: Stream) -> Result<Self> {
+        let bad = |reason: String| Error::BadSegment { stream: stream.name(), reason };
+        let state = segment.read_words(STATE * 8, 1)?[0].load(Ordering::Acquire); // pairs with `publish`
+        // A private copy: nothing that a peer stores from here on changes what was checked.
+        let copy = |shared: &[ReadWord]| {
+            let mut private = vec![0; shared.len()];
+            words::load_read_only(shared, &mut private);
+            private
+        };
+        let fixed = copy(segment.read_words(0, TABLE)?);
+        if fixed[0] != MAGIC {
+            return Err(bad(format!("it begins with {:#018x}, expected {MAGIC:#018x}", fixed[0])));
+        }
+        let (major, minor) = (fixed[1] >> 32, fixed[1] & 0xffff_ffff);
+        if major != ABI_MAJOR {
+            return Err(Error::LayoutMismatch {
+                stream: stream.name(),
+                differences: format!(
+                    "  ABI: here {ABI_MAJOR}.{ABI_MINOR}, there {major}.{minor} (use one version of rlz on both sides)"
+                ),
+            });
+        }
+        if fixed[KIND] != stream as u64 {
+            let kind = Stream::ALL.iter().find(|kind| **kind as u64 == fixed[KIND]);
+            let kind = kind.map_or_else(|| format!("unknown kind {}", fixed[KIND]), |kind| kind.name().to_owned());
+            return Err(bad(format!("it holds: {kind}")));
+        }
+        if state != READY {
+            return Err(bad(format!("state {state}: its creator (process {}) did not finish it", fixed[CREATOR])));
+        }
+        if fixed[TOTAL] != segment.len() as u64 {
+            return Err(bad(format!("it says {} bytes but has {}", fixed[TOTAL], segment.len())));
+        }
+        let params_len = usize::try_from(fixed[PARAMS_LEN]).ok().filter(|len| *len == stream.params().len());
+        let params_len = params_len.ok_or_else(|| {
+            bad(format!("it has {} parameters, expected {}", fixed[PARAMS_LEN], stream.params().len()))
+        })?;
+        let table_len = usize::try_from(fixed[TABLE_LEN]).ok().filter(|len| *len <= MAX_TABLE);
+        let table_len = table_len.filter(|len| header_bytes(*len) <= segment.len());
+        let table_len = table_len
+            .ok_or_else(|| bad(format!("its field table of {} bytes exceeds the header", fixed[TABLE_LEN])))?;
+        let table: Vec<u8> = copy(segment.read_words(TABLE * 8, table_len.div_ceil(8))?)
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .take(table_len)
+            .collect();
+        let header = Self {
+            stream,
+            run_id: fixed[RUN],
+            creator: u32::try_from(fixed[CREATOR]).unwrap_or(0),
+            params: fixed[PARAMS..PARAMS + params_len].to_vec(),
+            fields: parse_table(&table).map_err(|reason| bad(format!("damaged field table: {reason}")))?,
+        };
+        if header.hash() != fixed[HASH] {
+            return Err(bad(format!("its layout hash is {:#x}, its fields give {:#x}", fixed[HASH], header.hash())));
+        }
+        Ok(header)
+    }
+
+    /// Check that an attached segment is laid out as this process expects; the error shows both sides item by item.
+    pub fn expect(&self, here: &Self) -> Result<()> {
+        let mut differences = String::new();
+        let mut differ = |what: &str, here: String, there: String| {
+            let _ = writeln!(differences, "  {what}: here {here}, there {there}");
+        };
+        if self.run_id != here.run_id {
+            differ("run id", format!("{:#x}", here.run_id), format!("{:#x}", self.run_id));
+        }
+        for (name, (here, there)) in self.stream.params().iter().zip(here.params.iter().zip(&self.params)) {
+            if here != there {
+                differ(name, here.to_string(), there.to_string());
+            }
+        }
+        for index in 0..self.fields.len().max(here.fields.len()) {
+            let show = |side: &Self| side.fields.get(index).map_or("nothing".to_owned(), ToString::to_string);
+            let (here, there) = (show(here), show(self));
+            if here != there {
+                differ(&format!("field {index}"), here, there);
+            }
+        }
+        if differences.is_empty() {
+            return Ok(());
+        }
+        differences.pop();
+        Err(Error::LayoutMismatch { stream: self.stream.name(), differences })
+    }
+
+    /// Identity of the layout: 64-bit FNV-1a of ABI, kind, parameters and field table. It tells damage and other layouts
+    /// apart, not forgeries.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let words = [ABI_MAJOR, self.stream as u64].into_iter().chain(self.params.iter().copied());
+        let bytes = words.flat_map(u64::to_le_bytes).chain(self.table());
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    /// Field table: per field name length (u8), dtype code (u8), number of dimensions (u8), name, dimensions and offset
+    /// (u64 each).
+    fn table(&self) -> Vec<u8> {
+        let mut table = Vec::new();
+        for PlacedField { field, offset } in &self.fields {
+            #[allow(clippy::cast_possible_truncation)] // `Field::new` bounds both
+            table.extend([field.name.len() as u8, field.dtype as u8, field.shape.len() as u8]);
+            table.extend(field.name.as_bytes());
+            for number in field.shape.iter().chain([offset]) {
+                table.extend((*number as u64).to_le_bytes());
+            }
+        }
+        table
+    }
+}
+
+fn header_bytes(table: usize) -> usize {
+    round_up(TABLE * 8 + table, PAGE).expect("a bounded header") // `table` is at most MAX_TABLE at all callers
+}
+
+fn parse_table(mut table: &[u8]) -> Result<Vec<PlacedField>, String> {
+    fn take<'a>(table: &mut &'a [u8], count: usize) -> Result<&'a [u8], String> {
+        let (head, rest) = table.split_at_checked(count).ok_or("it ends in the middle of a field")?;
+        *table = rest;
+        Ok(head)
+    }
+    let mut fields = Vec::new();
+    while !table.is_empty() {
+        let [name_len, dtype, dims] = *take(&mut table, 3)? else { unreachable!("three bytes were taken") };
+        let name = std::str::from_utf8(take(&mut table, usize::from(name_len))?).map_err(|e| e.to_string())?;
+        let dtype = Dtype::from_code(dtype).ok_or_else(|| format!("dtype code {dtype}"))?;
+        let mut numbers = Vec::with_capacity(usize::from(dims) + 1);
+        for _ in 0..=dims {
+            let bytes = take(&mut table, 8)?.try_into().expect("eight bytes were taken");
+            numbers.push(usize::try_from(u64::from_le_bytes(bytes)).map_err(|e| e.to_string())?);
+        }
+        let offset = numbers.pop().expect("at least the offset");
+        let field = Field::new(name, dtype, &numbers).map_err(|e| e.to_string())?;
+        fields.push(PlacedField { field, offset });
+    }
+    Ok(fields)
+}

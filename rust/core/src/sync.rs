@@ -1,0 +1,17 @@
+//! The only place that names the standard library's atomics.
+//!
+//! Protocol code says `crate::sync::AtomicU64`, so that a model checker's words can be put underneath by a `cfg` here
+//! without touching a protocol. They are type aliases rather than re-exports: `clippy::disallowed_types` looks through
+//! a re-export and would refuse its users too.
+
+#[allow(clippy::disallowed_types)]
+mod words {
+    pub type AtomicU64 = std::sync::atomic::AtomicU64;
+    pub type AtomicU32 = std::sync::atomic::AtomicU32;
+    pub type AtomicUsize = std::sync::atomic::AtomicUsize;
+    pub type AtomicBool = std::sync::atomic::AtomicBool;
+}
+
+pub use std::hint::spin_loop;
+pub use std::sync::atomic::{Ordering, fence};
+pub use words::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
