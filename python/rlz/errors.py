@@ -12,6 +12,10 @@ class ConfigError(RlzError):
     """An option, TOML key or value that cannot be used."""
 
 
+class UsageError(ConfigError):
+    """A command line that cannot be used; `rlz` exits with status 2."""
+
+
 class EnvError(RlzError):
     """An environment that cannot be made, has an unsupported space, or misbehaves."""
 

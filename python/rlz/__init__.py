@@ -1,0 +1,30 @@
+"""rlz: train deep-RL agents as fast as the machine allows.
+
+`rlz.load(RUN)` gives a trained policy. Everything here is loaded on first use: `import rlz` costs almost nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.policy import load
+
+__all__ = ["RunConfig", "__version__", "load"]
+
+_HOME = {"RunConfig": "rlz.config", "load": "rlz.policy"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("rlz")
+    if name in _HOME:
+        from importlib import import_module
+
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'rlz' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,7 @@
+"""`python -m rlz` is the `rlz` command."""
+
+import sys
+
+from rlz.cli import main
+
+sys.exit(main())

@@ -1,0 +1,240 @@
+"""From preset, file and options to a checked `RunConfig` that knows where each value came from."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import tomli_w
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from rlz.config.names import close, either, flag, hint
+from rlz.config.presets import algorithms, presets
+from rlz.config.schema import RunConfig, metadata
+from rlz.config.values import pairs
+from rlz.errors import ConfigError, UsageError
+
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+
+_Config = TypeVar("_Config", bound=RunConfig)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration and the origin of each value: default, preset ..., a file's name, or command line."""
+
+    config: RunConfig
+    origins: dict[str, str]
+
+    def render(self) -> str:
+        """TOML that `--config` reads, each line with its origin as a comment; unset values are comments."""
+        rows = []
+        for name, value in self.config.model_dump().items():
+            text = f"{name} = {_literal(value)}" if value is not None else f"# {name} is not set"
+            origin = self.origins.get(name, DEFAULT)
+            field = RunConfig.model_fields[name]
+            if origin == DEFAULT and (value is None or field.default_factory is not None):
+                origin += f": {metadata(field)['shown']}"
+            rows.append((text, origin))
+        width = min(max(len(text) for text, _ in rows), 48)
+        return "".join(f"{text:<{width}}  # {origin}\n" for text, origin in rows)
+
+
+def resolve(
+    algo: str | None,
+    env: str | None,
+    overrides: Mapping[str, Any] | None = None,
+    config_file: Path | None = None,
+) -> RunConfig:
+    """`resolve_with_origins` for those who need the configuration alone."""
+    return resolve_with_origins(algo, env, overrides, config_file).config
+
+
+def resolve_with_origins(
+    algo: str | None,
+    env: str | None,
+    overrides: Mapping[str, Any] | None = None,
+    config_file: Path | None = None,
+) -> Resolved:
+    """Merge defaults < preset < file < options, and check the result.
+
+    Parameters
+    ----------
+    algo, env
+        Given on the command line; None takes them from the file.
+    overrides
+        Options by field name, texts or typed values. `env_kwargs` is merged key by key, all else replaces.
+    config_file
+        TOML with the field names as keys, for instance a run's `config.toml`.
+
+    Raises
+    ------
+    UsageError
+        An option cannot be used, or algorithm or environment are missing.
+    ConfigError
+        The file cannot be used.
+    """
+    given = dict(overrides or {})
+    if env is not None:
+        given["env"] = env
+    filed = read_toml(config_file) if config_file is not None else {}
+    given["algo"] = _algorithm(algo, filed, config_file)
+    target = given.get("env", filed.get("env"))
+    if target is None:
+        raise UsageError(f"Which environment? Give --env, for instance: rlz train {given['algo']} --env Ant-v4")
+
+    layers = [(preset.origin, preset.values) for preset in presets(given["algo"], str(target))]
+    layers += [(str(config_file), filed), (COMMAND_LINE, given)]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, layer in layers:
+        for name, value in layer.items():
+            if name == "env_kwargs" and name in values:
+                values[name] = _merged(values[name], value)
+                origins[name] += f", {origin}"
+            else:
+                values[name] = value
+                origins[name] = origin
+    return Resolved(validate(RunConfig, values, origins), origins)
+
+
+def _merged(lower: Any, upper: Any) -> Any:
+    try:
+        return {**pairs(lower), **pairs(upper)}
+    except ValueError:
+        return upper  # `validate` says what is wrong with it
+
+
+def _algorithm(algo: str | None, filed: dict[str, Any], config_file: Path | None) -> str:
+    known = algorithms()
+    name = algo if algo is not None else filed.get("algo")
+    if name is None:
+        raise UsageError(f"Which algorithm? It comes first, for instance: rlz train {known[0]} --env Ant-v4")
+    if name not in known:
+        what = f"Unknown algorithm {name!r}."
+        matches = close(str(name), known)
+        if matches:
+            what += f" Did you mean {either(matches)}?"
+        elif "-v" in str(name):
+            what += f" The algorithm comes first: rlz train {known[0]} --env {name}"
+        raise (UsageError if algo is not None else ConfigError)(f"{what} Algorithms: {', '.join(known)}.")
+    if filed.get("algo", name) != name:
+        raise UsageError(f"The command line says {name}, but {config_file} says algo = {filed['algo']!r}.")
+    return str(name)
+
+
+def read_toml(source: str | Path) -> dict[str, Any]:
+    """Parse TOML text, or a file when given a `Path`, and refuse unknown keys. ConfigError otherwise."""
+    text, origin = source, "TOML text"
+    if isinstance(source, Path):
+        origin = str(source)
+        try:
+            text = source.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{origin} is not a TOML file: it is not UTF-8 text.") from error
+        except FileNotFoundError as error:
+            near = close(source.name, [item.name for item in source.parent.glob("*.toml")])
+            also = f" Did you mean {either([str(source.parent / item) for item in near])}?" if near else ""
+            raise ConfigError(f"There is no file {origin}.{also}") from error
+        except OSError as error:
+            raise ConfigError(f"Cannot read {origin}: {error.strerror}.") from error
+    try:
+        data = tomllib.loads(str(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin} is not TOML: {error}.") from error
+    known = list(RunConfig.model_fields)
+    unknown = [key for key in data if key not in known]
+    if unknown and len(unknown) == len(data):
+        first = hint(unknown[0], known, as_option=False)
+        raise ConfigError(
+            f"{origin} holds none of rlz's keys (its first is {unknown[0]!r}): is it another program's file? "
+            f"{first + ' ' if first else ''}Keys are option names with underscores, such as batch_size = 256."
+        )
+    if unknown:
+        lines = [f"{origin}: unknown key {key!r}. {hint(key, known, as_option=False)}".rstrip() for key in unknown]
+        raise ConfigError("\n".join(lines))
+    return data
+
+
+def validate(model: type[_Config], values: Mapping[str, Any], origins: Mapping[str, str]) -> _Config:
+    """Check values; the error gives option or key, the value, what is allowed, and where the value came from.
+
+    UsageError when a value of the command line is to blame, ConfigError otherwise.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        lines: list[str] = []
+        usage = False
+        for item in error.errors(include_url=False):
+            name = str(item["loc"][0]) if item["loc"] else ""
+            if item["type"] == "default_factory_not_called":
+                continue  # follows from the error of the field before it
+            on_command_line = COMMAND_LINE in (origins.get(name, "") if name else set(origins.values()))
+            line = _explain(name, item, values, None if on_command_line else origins.get(name))
+            usage = usage or on_command_line
+            if line not in lines:
+                lines.append(line)
+        raise (UsageError if usage else ConfigError)("\n".join(lines)) from None
+
+
+def _explain(name: str, item: ErrorDetails, values: Mapping[str, Any], origin: str | None) -> str:
+    if not name:
+        return str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
+    if item["type"] == "missing":
+        return f"{flag(name)} is missing."
+    if item["type"] == "extra_forbidden":
+        return f"Unknown option {name!r}. {hint(name, RunConfig.model_fields, as_option=False)}".rstrip()
+    field = RunConfig.model_fields[name]
+    value = values[name]
+    shown = value if isinstance(value, str) else _literal(value)
+    if isinstance(value, list | tuple) and name != "hidden":
+        shown = f" {flag(name)} ".join(str(part) for part in value)  # a repeatable option, as it was typed
+    what = f"{flag(name)} {shown}" if origin is None else f"{origin}: {name} = {_literal(value)}"
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    near = close(str(value), choices)
+    also = f" Did you mean {either(near)}?" if near else ""
+    return f"{what}: expected {expects(field)}.{also}"
+
+
+def expects(field: FieldInfo) -> str:
+    """What a field may hold, in words."""
+    stated = metadata(field)["expects"]
+    if stated:
+        return str(stated)
+    if get_origin(field.annotation) is Literal:
+        return either([str(choice) for choice in get_args(field.annotation)])
+    if field.annotation is bool:
+        return "true or false"
+    if field.annotation is str:
+        return "a text that is not empty"
+    limits = {
+        name: getattr(rule, name) for rule in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(rule, name)
+    }
+    kind = "an integer" if field.annotation is int else "a number"
+    if "le" in limits:
+        low = f"from {limits['ge']} to" if "ge" in limits else f"above {limits['gt']} and at most"
+        return f"{kind} {low} {limits['le']}"
+    return f"{kind} of at least {limits['ge']}" if "ge" in limits else f"{kind} above {limits['gt']}"
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """One `key = value` line per value that is set; tables are written inline so that order does not matter."""
+    return "".join(f"{name} = {_literal(value)}\n" for name, value in values.items() if value is not None)
+
+
+def _literal(value: Any) -> str:
+    """TOML form of a value; anything TOML does not have is shown as Python writes it (error messages only)."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{tomli_w.dumps({str(key): 0})[:-5]} = {_literal(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_literal(item) for item in value)}]"
+    try:
+        return tomli_w.dumps({"v": value})[4:-1]
+    except TypeError:
+        return repr(value)

@@ -1,0 +1,352 @@
+"""`RunConfig`: every option of a run, once: name, type, default, allowed range, help text and help panel.
+
+The command line (`rlz train --help`), the TOML files and the error messages are all made from these fields.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+
+from rlz.config import values
+
+MAX_SAMPLERS = 1000
+"""Worker ids end at 1022; learner, evaluator and controller have theirs, restarts need spare ones."""
+
+MAX_ENVS = 65_536
+"""An environment slot is a 16-bit number in the replay buffer."""
+
+
+class Panel(StrEnum):
+    """Group of an option in `rlz train --help`."""
+
+    PROBLEM = "Problem"
+    LEARNING = "Learning (the algorithm's hyperparameters: never changed for speed)"
+    NETWORK = "Networks"
+    PLACEMENT = "Workers and devices"
+    EVALUATION = "Evaluation"
+    OUTPUT = "Run folder, checkpoints and tracking"
+
+
+Integer = Annotated[int, BeforeValidator(values.integral)]
+Number = Annotated[float, BeforeValidator(values.finite)]
+
+
+def option(
+    default: Any = ...,
+    *,
+    panel: Panel,
+    help: str,
+    expects: str | None = None,
+    metavar: str | None = None,
+    flags: tuple[str, ...] = (),
+    shown: str | None = None,
+    factory: Callable[[dict[str, Any]], Any] | None = None,
+    **limits: Any,
+) -> Any:
+    """One option of a run.
+
+    Parameters
+    ----------
+    default, factory
+        Default value, or a function of the fields before this one.
+    panel, help, metavar, flags, shown
+        How `rlz train --help` shows it: group, text, placeholder of the value, further flags such as `-n`, and the text
+        of the default where the value alone would not say it.
+    expects
+        What is allowed, for error messages; made from type and limits where not given.
+    limits
+        `ge`, `gt`, `le`, `lt`, as in pydantic.
+    """
+    extra: dict[str, Any] = {
+        "panel": str(panel),
+        "expects": expects,
+        "metavar": metavar,
+        "flags": list(flags),
+        "shown": shown,
+    }
+    if factory is not None:
+        return Field(default_factory=factory, description=help, json_schema_extra=extra, **limits)
+    return Field(default, description=help, json_schema_extra=extra, **limits)
+
+
+def metadata(field: FieldInfo) -> dict[str, Any]:
+    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown."""
+    extra = field.json_schema_extra
+    return extra if isinstance(extra, dict) else {}
+
+
+class RunConfig(BaseModel):
+    """Everything that defines a run, resolved and checked. Frozen; unknown keys are errors.
+
+    Steps are env steps over all samplers, times are in seconds. Field names are option names with underscores.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+    algo: Literal["sac"] = option("sac", panel=Panel.PROBLEM, help="Algorithm.")
+    env: str = option(
+        panel=Panel.PROBLEM,
+        help="Gymnasium id, such as Ant-v4; my_pkg:MyEnv-v0 imports my_pkg first.",
+        metavar="ID",
+        expects="the id of a Gymnasium environment, such as Ant-v4",
+        min_length=1,
+    )
+    env_kwargs: Annotated[dict[str, Any], BeforeValidator(values.pairs)] = option(
+        {},
+        panel=Panel.PROBLEM,
+        help="Argument of the environment's constructor, the value as in TOML. Repeatable.",
+        metavar="K=V",
+        expects="key=value, such as healthy_reward=0.5",
+        shown="none",
+    )
+    wrapper: Annotated[tuple[str, ...], AfterValidator(values.wrapper_paths)] = option(
+        (),
+        panel=Panel.PROBLEM,
+        help="Wrapper class around the environment, applied in the order given. Repeatable.",
+        metavar="MOD:CLASS",
+        expects="module:Class, such as gymnasium.wrappers:FlattenObservation",
+        shown="none",
+    )
+    obs_dtype: Literal["float32", "native"] = option(
+        "float32",
+        panel=Panel.PROBLEM,
+        help="Storage of float64 observations: float32 halves the replay buffer. Integer types are always kept.",
+    )
+    seed: Integer = option(
+        1, panel=Panel.PROBLEM, help="Seed of every random stream of the run.", metavar="INT", ge=0, le=2**63 - 1
+    )
+    total_timesteps: Integer = option(
+        1_000_000,
+        panel=Panel.PROBLEM,
+        help="Env steps of the run, warm-up included. Presets of environments may differ.",
+        metavar="STEPS",
+        flags=("-n",),
+        ge=1,
+        le=2**62,
+    )
+
+    batch_size: Integer = option(
+        256, panel=Panel.LEARNING, help="Rows of one update.", metavar="INT", ge=1, le=1_048_576
+    )
+    buffer_size: Integer = option(
+        1_000_000,
+        panel=Panel.LEARNING,
+        help="Rows of the replay buffer, over all environments.",
+        metavar="INT",
+        ge=1,
+        le=2**40,
+    )
+    learning_starts: Integer = option(
+        100,
+        panel=Panel.LEARNING,
+        help="Env steps with uniform random actions before the first update. Presets may differ.",
+        metavar="STEPS",
+        ge=0,
+        le=2**62,
+    )
+    learning_rate: Annotated[float | str, BeforeValidator(values.learning_rate)] = option(
+        3e-4,
+        panel=Panel.LEARNING,
+        help="Of actor, critics and temperature; lin_3e-4 falls linearly to 0 over the run.",
+        metavar="R|lin_R",
+        expects="a number above 0 and at most 1, or lin_ before such a number (linear to 0 over the run)",
+    )
+    gamma: Number = option(0.99, panel=Panel.LEARNING, help="Discount per step.", metavar="G", ge=0, le=1)
+    tau: Number = option(
+        0.005, panel=Panel.LEARNING, help="Step of the target networks towards the critics.", metavar="T", gt=0, le=1
+    )
+    replay_ratio: Annotated[float | str, BeforeValidator(values.replay_ratio)] = option(
+        1.0,
+        panel=Panel.LEARNING,
+        help="Updates per env step, held exactly; free lets both sides run as fast as they can.",
+        metavar="R|free",
+        expects="a number above 0 and at most 1024 (updates per env step), or free",
+    )
+    ratio_slack: Number | None = option(
+        None,
+        panel=Panel.LEARNING,
+        help="Most updates by which either side may be away from the replay ratio's line.",
+        metavar="UPDATES",
+        expects="a number of at least 1 and at least the replay ratio",
+        shown="the larger of environments and ratio",
+        ge=1,
+    )
+    ent_coef: Annotated[float | str, BeforeValidator(values.ent_coef)] = option(
+        "auto",
+        panel=Panel.LEARNING,
+        help="Temperature: learned (auto; auto_0.1 starts at 0.1) or fixed.",
+        metavar="auto|X",
+        expects="auto, auto_0.1 (start value above 0), or a number of at least 0",
+    )
+    target_entropy: Annotated[float | str, BeforeValidator(values.target_entropy)] = option(
+        "auto",
+        panel=Panel.LEARNING,
+        help="Entropy that the learned temperature aims at; auto is minus the number of action dimensions.",
+        metavar="auto|X",
+        expects="auto or a finite number",
+    )
+
+    hidden: Annotated[tuple[int, ...], BeforeValidator(values.widths), AfterValidator(values.check_widths)] = option(
+        (256, 256),
+        panel=Panel.NETWORK,
+        help="Widths of the hidden layers of actor and critics.",
+        metavar="W,W",
+        expects="widths from 1 to 65536 separated by commas, such as 256,256",
+        shown="256,256",
+    )
+    activation: Literal["relu", "tanh", "silu", "elu"] = option(
+        "relu", panel=Panel.NETWORK, help="After each hidden layer."
+    )
+    layer_norm: bool = option(False, panel=Panel.NETWORK, help="Layer normalisation before each activation.")
+    n_critics: Integer = option(
+        2, panel=Panel.NETWORK, help="Critics; the target is their minimum.", metavar="INT", ge=1, le=64
+    )
+
+    mode: Literal["async", "serial"] = option(
+        "async",
+        panel=Panel.PLACEMENT,
+        help="Workers as processes side by side, or the same graph in one process: deterministic, for debugging.",
+    )
+    samplers: Integer = option(
+        1, panel=Panel.PLACEMENT, help="Sampler processes.", metavar="INT", ge=1, le=MAX_SAMPLERS
+    )
+    num_envs: Integer = option(
+        panel=Panel.PLACEMENT,
+        help="Environments over all samplers.",
+        metavar="INT",
+        shown="one per sampler",
+        factory=lambda data: data["samplers"],
+        ge=1,
+        le=MAX_ENVS,
+    )
+    device: Annotated[str, BeforeValidator(values.device)] = option(
+        "auto",
+        panel=Panel.PLACEMENT,
+        help="Of the learner; auto takes CUDA where there is a card.",
+        metavar="DEVICE",
+        expects="auto, cpu, cuda or cuda:N (torch's names)",
+    )
+    threads: Annotated[int | str, BeforeValidator(values.threads)] = option(
+        "auto",
+        panel=Panel.PLACEMENT,
+        help="CPU threads of the learner; auto measures them beside the running samplers.",
+        metavar="INT|auto",
+        expects="an integer from 1 to 1024, or auto",
+    )
+    compile: bool = option(
+        True, panel=Panel.PLACEMENT, help="Compile the update with torch.compile while training has already begun."
+    )
+    publish_every: Integer = option(
+        1, panel=Panel.PLACEMENT, help="Updates between publications of the actor.", metavar="UPDATES", ge=1, le=2**31
+    )
+
+    eval_every: Integer = option(
+        10_000,
+        panel=Panel.EVALUATION,
+        help="Env steps between evaluations; 0 turns them off.",
+        metavar="STEPS",
+        ge=0,
+        le=2**62,
+    )
+    eval_episodes: Integer = option(
+        10, panel=Panel.EVALUATION, help="Episodes of one evaluation.", metavar="INT", ge=1, le=1_000_000
+    )
+
+    runs_dir: str = option(
+        "runs", panel=Panel.OUTPUT, help="Folder that holds run folders.", metavar="DIR", min_length=1
+    )
+    name: Annotated[str | None, AfterValidator(values.folder_name)] = option(
+        None,
+        panel=Panel.OUTPUT,
+        help="Name of the run folder.",
+        metavar="NAME",
+        expects="a folder name without /",
+        shown="<algo>__<env>__s<seed>__<time>",
+    )
+    checkpoint_every: Number = option(
+        300.0,
+        panel=Panel.OUTPUT,
+        help="Seconds between checkpoints; 0 writes one at the end only.",
+        metavar="SECONDS",
+        ge=0,
+    )
+    save_replay: bool = option(True, panel=Panel.OUTPUT, help="Keep the replay buffer in checkpoints.")
+    log_every: Number = option(
+        5.0, panel=Panel.OUTPUT, help="Seconds between lines of metrics.", metavar="SECONDS", gt=0
+    )
+    track: bool = option(False, panel=Panel.OUTPUT, help="Also log to Weights & Biases.")
+    wandb_project_name: str = option(
+        "rlz", panel=Panel.OUTPUT, help="Project for --track.", metavar="NAME", min_length=1
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Rules between fields; the messages name options, `overrides` passes them on as they are."""
+        if self.num_envs < self.samplers:
+            raise ValueError(
+                f"--num-envs {self.num_envs} is less than --samplers {self.samplers}: every sampler needs an "
+                f"environment. Use --num-envs {self.samplers} or more, or fewer samplers."
+            )
+        if self.buffer_size < self.num_envs:
+            raise ValueError(
+                f"--buffer-size {self.buffer_size} is less than --num-envs {self.num_envs}: every environment needs "
+                "at least one row."
+            )
+        ratio = self.ratio()
+        if self.ratio_slack is not None and ratio is not None and self.ratio_slack * ratio[1] < ratio[0]:
+            raise ValueError(
+                f"--ratio-slack {self.ratio_slack:g} is less than --replay-ratio {self.replay_ratio}: one env step "
+                f"alone would leave the slack. Use {self.replay_ratio} or more."
+            )
+        if self.mode == "serial" and self.replay_ratio == "free":
+            raise ValueError(
+                "--replay-ratio free needs --mode async: serial mode works in lock step. Give a number, such as 1."
+            )
+        return self
+
+    def ratio(self) -> tuple[int, int] | None:
+        """Updates per env step as an exact fraction (0.1 is 1/10); None when free-running."""
+        if isinstance(self.replay_ratio, str):
+            return None
+        fraction = Fraction(str(self.replay_ratio))
+        return fraction.numerator, fraction.denominator
+
+    def slack(self) -> float:
+        """Most updates by which either side may leave the ratio's line: total environments, 1 update, or the ratio."""
+        if self.ratio_slack is not None:
+            return self.ratio_slack
+        ratio = 1.0 if isinstance(self.replay_ratio, str) else self.replay_ratio
+        return float(max(self.num_envs, 1, ratio))
+
+    def learning_rate_at(self, env_steps: int) -> float:
+        """Learning rate after so many env steps: constant, or linear from its start value to 0 at `total_timesteps`."""
+        if not isinstance(self.learning_rate, str):
+            return self.learning_rate
+        left = 1.0 - min(max(env_steps / self.total_timesteps, 0.0), 1.0)
+        return float(self.learning_rate.removeprefix("lin_")) * left
+
+    def initial_ent_coef(self) -> float:
+        """Fixed temperature, or the one that learning starts from (1 for plain auto, as in SB3)."""
+        if isinstance(self.ent_coef, str):
+            return float(self.ent_coef.removeprefix("auto_")) if self.ent_coef != "auto" else 1.0
+        return self.ent_coef
+
+    def to_toml(self) -> str:
+        """Write every value as TOML that `from_toml` and `rlz train --config` read; unset ones are left out."""
+        from rlz.config.overrides import to_toml
+
+        return to_toml(self.model_dump())
+
+    @classmethod
+    def from_toml(cls, source: str | Path) -> Self:
+        """Read TOML text, or a file when given a `Path`. ConfigError names the key and what it may hold."""
+        from rlz.config.overrides import read_toml, validate
+
+        data = read_toml(source)
+        origin = str(source) if isinstance(source, Path) else "TOML text"
+        return validate(cls, data, dict.fromkeys(data, origin))

@@ -1,0 +1,156 @@
+"""From the texts of a command line and the values of TOML to the types of `RunConfig`.
+
+Every function raises a bare ValueError: the message that a user sees is made in `overrides`, from the field.
+"""
+
+import re
+import tomllib
+from typing import Any
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("not a number")
+    return value
+
+
+def integral(value: Any) -> Any:
+    """Accept 1e6 and "1e6" for an integer as long as nothing is lost."""
+    value = _plain(value)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)  # ValueError: reported as not an integer
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError("not a whole number")
+    return value
+
+
+def finite(value: Any) -> float:
+    """Accept a number, or its text, that is neither infinite nor NaN."""
+    value = float(_plain(value))
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError("not a finite number")
+    return float(value)
+
+
+def replay_ratio(value: Any) -> float | str:
+    """Accept updates per env step, or free."""
+    if value == "free":
+        return "free"
+    number = finite(value)
+    if not 0 < number <= 1024:
+        raise ValueError("out of range")
+    return number
+
+
+def learning_rate(value: Any) -> float | str:
+    """Accept 3e-4 (constant) or lin_3e-4 (linear to 0)."""
+    linear = isinstance(value, str) and value.startswith("lin_")
+    if not 0 < finite(value[4:] if linear else value) <= 1:
+        raise ValueError("out of range")
+    return str(value) if linear else finite(value)
+
+
+def ent_coef(value: Any) -> float | str:
+    """Accept auto, auto_0.1 or a fixed temperature."""
+    if value == "auto":
+        return "auto"
+    if isinstance(value, str) and value.startswith("auto_"):
+        if not finite(value[5:]) > 0:
+            raise ValueError("out of range")
+        return value
+    if not finite(value) >= 0:
+        raise ValueError("out of range")
+    return finite(value)
+
+
+def target_entropy(value: Any) -> float | str:
+    """Accept auto or a number."""
+    return "auto" if value == "auto" else finite(value)
+
+
+def threads(value: Any) -> int | str:
+    """Accept auto or a count."""
+    if value == "auto":
+        return "auto"
+    number = int(integral(value))
+    if not 1 <= number <= 1024:
+        raise ValueError("out of range")
+    return number
+
+
+def device(value: Any) -> str:
+    """Accept torch's names of CPU and CUDA devices, or auto; whether it exists is the learner's business."""
+    if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ValueError("no such form")
+    return value
+
+
+def widths(value: Any) -> Any:
+    """Accept "256,256", "256" and "" (no hidden layer) beside lists."""
+    if isinstance(value, str):
+        return tuple(integral(part.strip()) for part in value.split(",")) if value.strip() else ()
+    return tuple(integral(part) for part in value) if isinstance(value, list | tuple) else integral(value)
+
+
+def check_widths(value: tuple[int, ...]) -> tuple[int, ...]:
+    """Check that every layer has a sensible width."""
+    if len(value) > 64 or not all(1 <= width <= 65_536 for width in value):
+        raise ValueError("out of range")
+    return value
+
+
+def folder_name(value: str | None) -> str | None:
+    """Check that the name is one folder, not a path."""
+    if value is not None and (value in ("", ".", "..") or "/" in value or "\0" in value):
+        raise ValueError("no such form")
+    return value
+
+
+def wrapper_paths(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that each is module:Class."""
+    if not all(re.fullmatch(r"[\w.]+:[\w.]+", item) for item in value):
+        raise ValueError("no such form")
+    return value
+
+
+def pairs(value: Any) -> dict[str, Any]:
+    """Turn texts such as "healthy_reward=0.5" into a dict, values read as TOML; dicts pass, checked.
+
+    A value that is no TOML is a text (`render_mode=human`); True and False work as true and false.
+    """
+    if isinstance(value, list | tuple):
+        table = {}
+        for item in value:
+            key, equals, text = str(item).partition("=")
+            if not equals:
+                raise ValueError("no such form")
+            table[key.strip()] = _toml_value(text.strip())
+        value = table
+    if not isinstance(value, dict) or not all(
+        str(key).isidentifier() and _storable(item) for key, item in value.items()
+    ):
+        raise ValueError("no such form")
+    return value
+
+
+def _toml_value(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # A line break in the text could smuggle further keys in; dates have no form in the workers' JSON.
+    return table["value"] if len(table) == 1 and _storable(table["value"]) else text
+
+
+def _storable(value: Any) -> bool:
+    """Whether TOML and JSON both hold the value."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _storable(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(_storable(item) for item in value)
+    return isinstance(value, bool | int | float | str)
