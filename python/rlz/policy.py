@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlz._native import Policy as NativePolicy
-from rlz.envs.spaces import ActionMap, EnvSpec
+from rlz.envs import ActionMap, EnvSpec
 from rlz.errors import CheckpointError
 from rlz.networks.spec import actor_manifest
 
@@ -39,7 +39,9 @@ class Policy:
     version : their version in that run.
     """
 
-    def __init__(self, path: Path, description: dict[str, Any], parameters: NDArray[np.uint8], seed: int | None) -> None:
+    def __init__(
+        self, path: Path, description: dict[str, Any], parameters: NDArray[np.uint8], seed: int | None
+    ) -> None:
         self.path = path
         self.spec = EnvSpec.from_json(description["env_spec"])
         self.algo = str(description["algo"])
@@ -49,7 +51,7 @@ class Policy:
         words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
         self._native = NativePolicy(**description["actor"], seed=[int(word) for word in words])
         self._native.load(parameters)
-        self._actions = ActionMap(self.spec)
+        self._actions = ActionMap.of(self.spec)
 
     def predict(self, obs: ArrayLike, deterministic: bool = True) -> NDArray[Any]:
         """Actions for one observation or for a batch.

@@ -71,10 +71,7 @@ def _read_run(path: Path) -> RunInfo:
         summary = json.loads(summary_path.read_text(encoding="utf-8"))
     line = summary or _last_line(path / "metrics.jsonl")
     returns = _evaluation_returns(path / "evaluations.csv")
-    if running:
-        status = "running"
-    else:
-        status = str(summary["status"]) if summary else "died"
+    status = "running" if running else str(summary.get("status", "died"))
     rate = line.get("env_steps_per_s", line.get("time/env_steps_per_s"))
     return RunInfo(
         name=path.name,

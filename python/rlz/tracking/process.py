@@ -39,7 +39,7 @@ def read_usage(pid: int, proc: Path = _PROC) -> ProcessUsage | None:
             resident = True
     if not resident:
         return None
-    # The command name may hold blanks and brackets; the fields after the last bracket are numbers (man 5 proc_pid_stat).
+    # The command name may hold blanks and brackets; after its last bracket there are numbers only (proc_pid_stat(5)).
     fields = stat.rpartition(")")[2].split()
     return ProcessUsage(
         private=(kib["RssAnon"] + kib["RssFile"]) * 1024,

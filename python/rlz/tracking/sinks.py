@@ -35,7 +35,9 @@ class Evaluation:
     @classmethod
     def from_event(cls, event: Any) -> "Evaluation":
         """From an evaluator's event (version, env_steps, updates, mean, std, min, max, lengths, episodes, s, best)."""
-        version, env_steps, updates, mean, std, low, high, length, length_std, episodes, wall_s, best = map(float, event)
+        version, env_steps, updates, mean, std, low, high, length, length_std, episodes, wall_s, best = map(
+            float, event
+        )
         return cls(
             env_steps=int(env_steps),
             updates=int(updates),
@@ -182,9 +184,7 @@ class TensorBoardFile:
         """One event at the env steps at which the scored version was published."""
         values = [self._summary.Summary.Value(tag=t, simple_value=v) for t, v in evaluation.scalars().items()]
         self._write(
-            self._event(
-                wall_time=time.time(), step=evaluation.env_steps, summary=self._summary.Summary(value=values)
-            )
+            self._event(wall_time=time.time(), step=evaluation.env_steps, summary=self._summary.Summary(value=values))
         )
 
     def note(self, text: str) -> None:

@@ -1,8 +1,8 @@
 """The tracker: reads the stats board, feeds the sinks, sums the run up."""
 
+import csv
 import importlib.util
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -59,11 +59,12 @@ class Tracker:
         self._run_dir = run_dir
         self._config = config
         self._streams = streams
+        (run_dir / "summary.json").unlink(missing_ok=True)  # of the run that this one resumes
         self._reader = Reader(streams, workers)
         self._started = time.monotonic()
         self._process_started = started_at()
         self._evaluations: list[Evaluation] = []
-        self._best: float | None = None
+        self._earlier_best = _best_so_far(run_dir / "evaluations.csv")
         self._memory: dict[str, dict[str, int]] = {}
         self._summary: dict[str, Any] | None = None
         self._display: Display = NoDisplay() if quiet else TerminalDisplay(f"rlz  {run_dir.name}")
@@ -180,6 +181,7 @@ class Tracker:
         env_steps = reading.env_steps - self._reader.first_env_steps
         updates = reading.updates - self._reader.first_updates
         returns = [evaluation.return_mean for evaluation in self._evaluations]
+        best = max([*returns, *self._earlier_best], default=None)
         first_step, first_update = reading.ready_at("sampler"), reading.ready_at("learner")
         return {
             "status": status,
@@ -198,7 +200,7 @@ class Tracker:
             "policy_lag_mean": whole.policy_lag_mean,
             "return_mean": whole.return_mean,
             "last_evaluation_return": returns[-1] if returns else None,
-            "best_evaluation_return": max(returns) if returns else None,
+            "best_evaluation_return": best,
             "evaluations": len(returns),
             "evaluations_skipped": whole.evaluations_skipped,
             "checkpoints": whole.checkpoints,
@@ -229,7 +231,7 @@ class Tracker:
         path = self._run_dir / "summary.json"
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(self._summary, indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        temporary.replace(path)
 
     def _show_summary(self) -> None:
         summary = self._summary or {}
@@ -241,6 +243,16 @@ class Tracker:
             text += f"; evaluation return {summary['last_evaluation_return']:,.2f}"
             text += f", best {summary['best_evaluation_return']:,.2f}"
         self.note(f"{text}\nrun folder: {self._run_dir}")
+
+
+def _best_so_far(path: Path) -> list[float]:
+    """Best evaluation return of the run that this one resumes, if any: [] or [best]."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            returns = [float(row["return_mean"]) for row in csv.DictReader(file)]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [max(returns)] if returns else []
 
 
 def _since(start: float, at: float | None) -> float | None:

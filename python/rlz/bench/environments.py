@@ -1,0 +1,121 @@
+"""Environments of the peers: each library gets a venv of its own in the user's cache folder, made by uv.
+
+A peer shares rlz's interpreter version and, as far as its own requirements allow, the exact versions of torch,
+gymnasium and MuJoCo, so that a difference in speed is one of the libraries. What was installed in the end is recorded
+with every result.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rlz.errors import ConfigError
+
+SHARED = ("torch", "gymnasium", "mujoco", "numpy")
+"""Packages whose versions a peer takes over from rlz where it can, the most important first."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library to compare with: what its environment holds and which of its packages' versions are recorded."""
+
+    name: str
+    requirements: tuple[str, ...]
+    recorded: tuple[str, ...]
+    shared: tuple[str, ...] = SHARED
+
+
+PEERS = {
+    "sb3": Peer(
+        "sb3",
+        ("stable-baselines3", "gymnasium[mujoco,classic-control]", "torch"),
+        ("stable-baselines3", "gymnasium", "mujoco", "torch", "numpy"),
+    ),
+    "sbx": Peer(
+        "sbx",
+        ("sbx-rl", "stable-baselines3", "gymnasium[mujoco,classic-control]", "torch"),
+        ("sbx-rl", "stable-baselines3", "jax", "gymnasium", "mujoco", "torch", "numpy"),
+    ),
+}
+
+
+def find_uv(checkout: Path | None = None) -> str:
+    """Path of uv: $UV, PATH, beside this interpreter, or `.uv/bin/uv` of the checkout (where `make` puts it).
+
+    Raises
+    ------
+    ConfigError
+        When there is none.
+    """
+    root = checkout or Path(__file__).resolve().parents[3]
+    candidates = [os.environ.get("UV"), shutil.which("uv"), Path(sys.executable).parent / "uv", root / ".uv/bin/uv"]
+    for candidate in candidates:
+        if candidate and os.access(candidate, os.X_OK):
+            return str(candidate)
+    raise ConfigError("peers need uv to make their environments: install it (pip install uv), or set UV to its path")
+
+
+def cache_folder() -> Path:
+    """Folder for the peers' environments: $XDG_CACHE_HOME/rlz/peers, by default under ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlz" / "peers"
+
+
+def peer_python(name: str, *, log: Path | None = None) -> Path:
+    """Interpreter of a peer's environment; makes the environment on first use (minutes, and gigabytes with torch).
+
+    Parameters
+    ----------
+    name : a key of `PEERS`.
+    log : file that uv's output is added to.
+
+    Raises
+    ------
+    ConfigError
+        When the name is unknown, uv is missing, or no combination of versions can be installed.
+    """
+    if name not in PEERS:
+        raise ConfigError(f"unknown peer {name!r}; known: {', '.join(PEERS)}")
+    peer = PEERS[name]
+    pins = {package: found for package in peer.shared if (found := _version(package))}
+    key = json.dumps([peer.requirements, pins, sys.version_info[:3]])
+    folder = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    python = folder / "bin" / "python"
+    if (folder / "complete").exists() and python.exists():
+        return python
+    uv = find_uv()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    errors = _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], log)
+    if errors:
+        raise ConfigError(f"uv could not make the environment of {name}: {errors}")
+    # Give up the pins from the least important one on, until the peer's own requirements can be met.
+    for count in range(len(pins), -1, -1):
+        pinned = [f"{package}=={pins[package]}" for package in list(pins)[:count]]
+        errors = _run([uv, "pip", "install", "--quiet", "--python", str(python), *peer.requirements, *pinned], log)
+        if not errors:
+            (folder / "complete").touch()
+            return python
+    raise ConfigError(f"uv could not install {name}: {errors}")
+
+
+def _run(command: list[str], log: Path | None) -> str:
+    """Run uv; returns the end of what it printed when it failed, else ""."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if log is not None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n")
+    return "" if done.returncode == 0 else (done.stderr or done.stdout).strip()[-2000:] or f"status {done.returncode}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package).partition("+")[0]
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,1 @@
+"""What the machine is (`detect`) and what it can do (`probe`)."""
