@@ -32,6 +32,8 @@ def presets(algo: str, env: str) -> list[Preset]:
     found = [Preset(f"preset {name} [defaults]", content.get("defaults", {}))]
     sections: dict[str, dict[str, Any]] = content.get("env", {})
     bare = env.rpartition(":")[2]
+    if "-v" not in bare:
+        bare += "-v0"  # Gymnasium takes the newest version of an id without one
     match = bare if bare in sections else next((key for key in sections if fnmatchcase(bare, key)), None)
     if match is not None:
         found.append(Preset(f'preset {name} [env."{match}"]', sections[match]))

@@ -1,0 +1,79 @@
+"""The affine map between rlz's actions, in [-1, 1], and the bounds of an environment. It is applied nowhere else."""
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    from rlz.envs.spaces import EnvSpec
+
+
+class ActionMap:
+    """Map [-1, 1] to [low, high] and back, each component on its own.
+
+    Exact at both bounds, never outside of them after rounding, and computed in float64. A component whose bounds are
+    equal is constant (0 on rlz's side).
+
+    Parameters
+    ----------
+    low, high
+        Finite bounds of any equal shape, low <= high.
+    shape
+        Shape of an environment's action; default: that of `low`.
+    dtype
+        Floating dtype of an environment's action; default: that of `low` (float64 if it has none).
+    """
+
+    def __init__(
+        self, low: ArrayLike, high: ArrayLike, *, shape: tuple[int, ...] | None = None, dtype: DTypeLike | None = None
+    ) -> None:
+        bounds = np.asarray(low), np.asarray(high)
+        self._shape = bounds[0].shape if shape is None else tuple(shape)
+        self._dtype = np.dtype(bounds[0].dtype if dtype is None else dtype)
+        if self._dtype.kind != "f":
+            self._dtype = np.dtype(np.float64)
+        self._low, self._high = (bound.astype(np.float64).reshape(-1) for bound in bounds)
+        if self._low.shape != self._high.shape or self._low.size != int(np.prod(self._shape)):
+            raise ValueError(f"bounds of shapes {bounds[0].shape} and {bounds[1].shape} for actions of {self._shape}")
+        if not (np.isfinite(self._low).all() and np.isfinite(self._high).all() and (self._low <= self._high).all()):
+            raise ValueError("bounds must be finite and low at most high")
+        self._half_low, self._half_high = 0.5 * self._low, 0.5 * self._high
+        self._unit = bool((self._low == -1.0).all() and (self._high == 1.0).all())
+
+    @classmethod
+    def of(cls, spec: "EnvSpec") -> Self:
+        """Return the map of an environment's action space."""
+        return cls(spec.action_low, spec.action_high, shape=spec.action_shape, dtype=spec.action_dtype)
+
+    @property
+    def dim(self) -> int:
+        """Components of an action."""
+        return self._low.size
+
+    def to_env(self, action: NDArray[np.float32]) -> NDArray[Any]:
+        """Scale one action.
+
+        Parameters
+        ----------
+        action
+            [dim], in [-1, 1]; values outside are clipped, NaN stays NaN.
+
+        Returns
+        -------
+        A new array of the environment's shape and dtype (an environment may keep it).
+        """
+        if self._unit:
+            return np.minimum(np.maximum(action, -1.0), 1.0).astype(self._dtype).reshape(self._shape)
+        # Each end is weighted by exactly 0 or 1 at the bounds, and no difference high - low can overflow. The clip only
+        # removes rounding in between; casting afterwards is monotone, so it cannot leave bounds of the same dtype.
+        unit = np.minimum(np.maximum(action.astype(np.float64), -1.0), 1.0)
+        scaled = (1.0 - unit) * self._half_low + (1.0 + unit) * self._half_high
+        return np.minimum(np.maximum(scaled, self._low), self._high).astype(self._dtype).reshape(self._shape)
+
+    def from_env(self, action: ArrayLike) -> NDArray[np.float32]:
+        """Inverse of `to_env`: an action of the environment as float32 [dim] in [-1, 1]."""
+        value = np.asarray(action, np.float64).reshape(-1)
+        half = self._half_high - self._half_low
+        centred = (value - (self._half_low + self._half_high)) / np.where(half > 0.0, half, 1.0)
+        return np.where(half > 0.0, np.clip(centred, -1.0, 1.0), 0.0).astype(np.float32)
