@@ -250,7 +250,9 @@ class Policy:
         """`activation`: relu, tanh, silu, elu. `head`: squashed_gaussian (mean and log_std, log_std in [-20, 2])."""
     @property
     def manifest(self) -> list[Parameter]:
-        """Weights are [in, out]: actor.0.weight, actor.0.bias, (actor.0.norm.weight, actor.0.norm.bias), ..., actor.head.*"""
+        """All f32, weights [in, out]: actor.0.weight, actor.0.bias, (actor.0.norm.weight, actor.0.norm.bias), actor.1...,
+        actor.head.weight [in, 2 * action_dim], actor.head.bias: columns 0..A are the mean, A..2A log_std.
+        """
     @property
     def nbytes(self) -> int: ...
     def load(self, parameters: NDArray[np.uint8]) -> None: ...

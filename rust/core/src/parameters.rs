@@ -1,0 +1,630 @@
+//! Parameter store: one publisher, many subscribers, the newest version wins.
+//!
+//! Two segments. *Control* is read and written by everyone; *payload* holds the tensors of a few versions and is given to
+//! subscribers through a descriptor that can only be read. Control, in words:
+//!
+//! | what | words | content |
+//! |---|---|---|
+//! | latest | own line | `version << 8 | slot` of the newest version, 0 = none yet |
+//! | publisher | own line | worker id of the publisher, 0 = none |
+//! | event count | [`EventCount::WORDS`] | who waits for a newer version |
+//! | slots | own line each | stamp, env steps, updates of the version in this slot |
+//! | leases | own line each | `worker << 8 | slot + 1`: what this subscriber reads right now; 0 = cell is free |
+//!
+//! A stamp is `version << 11 | worker << 1 | writing`. There are two slots more than leases, so the publisher always finds
+//! one that is neither the newest nor leased: it never waits. Why one pass is enough: a subscriber leases only the
+//! slot that it has just seen in `latest`, which does not change while the publisher looks for a slot; so within one
+//! publication a subscriber can stand in the way at one slot at most.
+//!
+//! A publisher that is killed leaves an odd stamp, or an even stamp that `latest` does not name. Both are free to
+//! the next publisher, which goes on at the version after `latest`. A killed subscriber leaves its lease, which is
+//! reaped; until then it costs one slot of the spare ones.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use half::{bf16, f16};
+
+use crate::error::{Error, Result};
+use crate::memory::{Access, Header, ReadWord, Segment, Stream, round_up};
+use crate::owner::WorkerId;
+use crate::schema::{Dtype, Field, PlacedField};
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::wait::{Between, EventCount};
+
+/// Words of a pair of cache lines.
+const LINE: usize = 16;
+const LATEST: usize = 0;
+const PUBLISHER: usize = LINE;
+const EVENT: usize = 2 * LINE;
+const SLOTS: usize = EVENT + EventCount::WORDS;
+
+const SLOT_BITS: u32 = 8;
+const WRITING: u64 = 1;
+const WORKER_SHIFT: u32 = 1;
+const VERSION_SHIFT: u32 = 11;
+
+/// A slot number and "none" fit into the eight bits of `latest` and of a lease.
+const MAX_SLOTS: usize = 255;
+
+/// Optimistic copies before a subscriber takes a lease.
+const OPTIMISTIC_COPIES: usize = 2;
+
+const STREAM: &str = "parameter store";
+
+/// When and as what a set of parameters was published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Publication {
+    /// 1, 2, 3, ...
+    pub version: u64,
+    /// Completed env steps when it was published.
+    pub env_steps: u64,
+    /// Completed updates when it was published.
+    pub updates: u64,
+}
+
+/// The store, mapped.
+#[derive(Debug)]
+pub struct ParameterStore {
+    control: Segment,
+    payload: Segment,
+    manifest: Vec<PlacedField>,
+    nbytes: usize,
+    slots: usize,
+    leases: usize,
+    control_data: usize,
+    payload_data: usize,
+}
+
+impl ParameterStore {
+    /// Create a store for these tensors, with `leases` subscribers that cannot starve.
+    ///
+    /// Tensors are packed back to back in the given order.
+    pub fn create(manifest: &[Field], leases: usize, run_id: u64) -> Result<Arc<Self>> {
+        let manifest = pack(manifest)?;
+        let nbytes = packed_bytes(&manifest);
+        let slots = slots_for(leases)?;
+        let params = [leases, slots, nbytes].map(|value| value as u64);
+        let control_header = Header::new(Stream::ParameterControl, run_id, &params, manifest.clone());
+        let payload_header = Header::new(Stream::ParameterPayload, run_id, &params[1..], Vec::new());
+        let control_data = control_header.data_offset()?;
+        let payload_data = payload_header.data_offset()?;
+        let control = Segment::create("parameters-control", control_data + control_words(slots, leases) * 8)?;
+        let payload_bytes = payload_stride(nbytes).checked_mul(slots).and_then(|bytes| bytes.checked_add(payload_data));
+        let payload = Segment::create("parameters-payload", payload_bytes.unwrap_or(usize::MAX))?;
+        for (header, segment) in [(control_header, &control), (payload_header, &payload)] {
+            header.write(segment)?;
+            Header::publish(segment)?;
+        }
+        Ok(Arc::new(Self { control, payload, manifest, nbytes, slots, leases, control_data, payload_data }))
+    }
+
+    /// Map the store behind two descriptors. A publisher needs a payload descriptor that is `writable`.
+    pub fn attach(control: BorrowedFd<'_>, payload: BorrowedFd<'_>, writable: bool) -> Result<Arc<Self>> {
+        let control = Segment::attach(control, Access::ReadWrite)?;
+        let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
+        let payload = Segment::attach(payload, access)?;
+        let control_header = Header::read(&control, Stream::ParameterControl)?;
+        let payload_header = Header::read(&payload, Stream::ParameterPayload)?;
+        let bad = |reason: String| Error::BadSegment { stream: STREAM, reason };
+        if control_header.run_id != payload_header.run_id || control_header.params[1..] != payload_header.params {
+            return Err(bad("control and payload belong to different stores".to_owned()));
+        }
+        let number = |value: u64| usize::try_from(value).map_err(|_| bad(format!("size {value}")));
+        let (leases, slots) = (number(control_header.params[0])?, number(control_header.params[1])?);
+        let nbytes = number(control_header.params[2])?;
+        let fields: Vec<Field> = control_header.fields.iter().map(|placed| placed.field.clone()).collect();
+        let manifest = pack(&fields)?;
+        if slots_for(leases)? != slots || manifest != control_header.fields || packed_bytes(&manifest) != nbytes {
+            return Err(bad(format!("sizes {:?} do not fit together", control_header.params)));
+        }
+        let (control_data, payload_data) = (control_header.data_offset()?, payload_header.data_offset()?);
+        let payload_bytes = payload_stride(nbytes).checked_mul(slots).and_then(|bytes| bytes.checked_add(payload_data));
+        if control_data + control_words(slots, leases) * 8 > control.len()
+            || payload_bytes.is_none_or(|bytes| bytes > payload.len())
+        {
+            return Err(bad(format!("{slots} slots of {nbytes} bytes exceed its segments")));
+        }
+        Ok(Arc::new(Self { control, payload, manifest, nbytes, slots, leases, control_data, payload_data }))
+    }
+
+    /// The control segment.
+    #[must_use]
+    pub fn control(&self) -> &Segment {
+        &self.control
+    }
+
+    /// The payload segment.
+    #[must_use]
+    pub fn payload(&self) -> &Segment {
+        &self.payload
+    }
+
+    /// A payload descriptor for subscribers: it can be mapped for reading only.
+    pub fn read_only_payload(&self) -> Result<OwnedFd> {
+        self.payload.read_only_fd()
+    }
+
+    /// The tensors and their byte offsets.
+    #[must_use]
+    pub fn manifest(&self) -> &[PlacedField] {
+        &self.manifest
+    }
+
+    /// Bytes of one version.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// Newest version, 0 before the first.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.view().latest.load(Ordering::Acquire) >> SLOT_BITS
+    }
+
+    /// When the newest version was published; None before the first.
+    #[must_use]
+    pub fn publication(&self) -> Option<Publication> {
+        let view = self.view();
+        loop {
+            // Acquire, pairs with the Release exchange in `publish`.
+            let latest = view.latest.load(Ordering::Acquire);
+            let (version, slot) = split_latest(latest)?;
+            let slot = &view.slots[slot * LINE..];
+            let stamp = slot[0].load(Ordering::Acquire);
+            let publication = Publication {
+                version,
+                env_steps: slot[1].load(Ordering::Relaxed),
+                updates: slot[2].load(Ordering::Relaxed),
+            };
+            fence(Ordering::Acquire); // pairs with the fence in `publish`
+            // A mismatch says that newer versions came meanwhile: `latest` itself is never overwritten.
+            if is_version(stamp, version) && slot[0].load(Ordering::Relaxed) == stamp {
+                return Some(publication);
+            }
+        }
+    }
+
+    /// Become the publisher. One at a time: the one before must be gone (dropped or reaped).
+    pub fn publisher(self: &Arc<Self>, worker: WorkerId) -> Result<Publisher> {
+        if self.payload.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly { what: STREAM });
+        }
+        // Acquire, pairs with the Release stores in `Publisher::drop` and `reap`.
+        self.view()
+            .publisher
+            .compare_exchange(0, worker.get(), Ordering::Acquire, Ordering::Relaxed)
+            .map_err(|owner| Error::Owned { what: "the publisher's place".into(), worker: worker.get(), owner })?;
+        Ok(Publisher { store: Arc::clone(self), worker })
+    }
+
+    /// A reader. It holds a lease cell until it is dropped; where all are taken it reads without (and might, in theory,
+    /// have to copy many times while a publisher is very fast).
+    pub fn subscriber(self: &Arc<Self>, worker: WorkerId) -> Subscriber {
+        let free = |cell: &AtomicU64| {
+            cell.compare_exchange(0, worker.get() << SLOT_BITS, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let cell = self.view().leases.chunks_exact(LINE).position(|cell| free(&cell[0]));
+        Subscriber { store: Arc::clone(self), worker, cell }
+    }
+
+    /// Take back everything that a worker, proven dead, held.
+    pub fn reap(&self, worker: WorkerId) {
+        let view = self.view();
+        for cell in view.leases.chunks_exact(LINE) {
+            if cell[0].load(Ordering::Relaxed) >> SLOT_BITS == worker.get() {
+                cell[0].store(0, Ordering::Release); // the owner is dead: nobody else changes it
+            }
+        }
+        // Its odd stamp stays: the next publisher may claim any slot that `latest` does not name.
+        let _ = view.publisher.compare_exchange(worker.get(), 0, Ordering::Release, Ordering::Relaxed);
+        view.event.reap(worker);
+    }
+
+    /// Workers that hold a lease cell, for tests and diagnostics.
+    #[must_use]
+    pub fn lease_holders(&self) -> Vec<u64> {
+        let cells = self.view().leases.chunks_exact(LINE);
+        cells.map(|cell| cell[0].load(Ordering::Relaxed) >> SLOT_BITS).filter(|worker| *worker != 0).collect()
+    }
+
+    /// Waits that ended by a time-out of a slice although there was something (0 unless a publisher was killed).
+    #[must_use]
+    pub fn missed_wakeups(&self) -> u64 {
+        self.view().event.missed_wakeups()
+    }
+
+    fn view(&self) -> View<'_> {
+        let words = self
+            .control
+            .words(self.control_data, control_words(self.slots, self.leases))
+            .expect("the control segment is writable and its size was checked");
+        let (slots, leases) = words[SLOTS..].split_at(self.slots * LINE);
+        View {
+            latest: &words[LATEST],
+            publisher: &words[PUBLISHER],
+            event: EventCount::new(&words[EVENT..SLOTS]),
+            slots,
+            leases,
+        }
+    }
+
+    fn payload_offset(&self, slot: usize) -> usize {
+        self.payload_data + slot * payload_stride(self.nbytes)
+    }
+
+    fn payload_words(&self, slot: usize) -> &[ReadWord] {
+        self.payload.read_words(self.payload_offset(slot), self.nbytes.div_ceil(8)).expect("its size was checked")
+    }
+}
+
+/// The words of the control segment.
+struct View<'a> {
+    latest: &'a AtomicU64,
+    publisher: &'a AtomicU64,
+    event: EventCount<'a>,
+    slots: &'a [AtomicU64],
+    leases: &'a [AtomicU64],
+}
+
+impl View<'_> {
+    fn leased(&self, slot: usize) -> bool {
+        let wanted = slot as u64 + 1;
+        // Acquire, pairs with the Release store in `Lease::drop`: what the reader read lies before our overwriting.
+        self.leases.chunks_exact(LINE).any(|cell| cell[0].load(Ordering::Acquire) & 0xff == wanted)
+    }
+}
+
+/// The one that publishes.
+#[derive(Debug)]
+pub struct Publisher {
+    store: Arc<ParameterStore>,
+    worker: WorkerId,
+}
+
+impl Publisher {
+    /// The store it publishes to.
+    #[must_use]
+    pub fn store(&self) -> &Arc<ParameterStore> {
+        &self.store
+    }
+
+    /// Publish one set of parameters; returns its version. Never waits for anybody.
+    ///
+    /// `parameters` are the tensors of the manifest, back to back. Nothing is written when one of their floats is
+    /// not finite ([`Error::NonFinite`]).
+    pub fn publish(&mut self, parameters: &[u8], env_steps: u64, updates: u64) -> Result<u64> {
+        let store = &*self.store;
+        if parameters.len() != store.nbytes {
+            let expected = format!("{} bytes, as in the manifest", store.nbytes);
+            return Err(Error::invalid("parameters", format!("{} bytes", parameters.len()), expected));
+        }
+        check_finite(&store.manifest, parameters)?;
+        let view = store.view();
+        let lost = |owner| Error::LeaseLost { what: "the publisher's place".into(), worker: self.worker.get(), owner };
+        let owner = view.publisher.load(Ordering::Relaxed);
+        if owner != self.worker.get() {
+            return Err(lost(owner));
+        }
+        let latest = view.latest.load(Ordering::Relaxed); // written by ourselves, or by a predecessor that was reaped
+        let version = (latest >> SLOT_BITS) + 1;
+        let writing = version << VERSION_SHIFT | self.worker.get() << WORKER_SHIFT | WRITING;
+        let (slot, words) = self.claim(&view, latest, writing)?;
+        words[1].store(env_steps, Ordering::Relaxed);
+        words[2].store(updates, Ordering::Relaxed);
+        store_bytes(parameters, store.payload.words(store.payload_offset(slot), store.nbytes.div_ceil(8))?);
+        // Release, pairs with the Acquire load of the stamp by readers: an even stamp comes after the content.
+        words[0]
+            .compare_exchange(writing, writing & !WRITING, Ordering::Release, Ordering::Relaxed)
+            .map_err(|stamp| lost(stamp >> WORKER_SHIFT & WorkerId::MAX))?;
+        // Release, pairs with the Acquire loads of `latest`.
+        view.latest
+            .compare_exchange(latest, version << SLOT_BITS | slot as u64, Ordering::Release, Ordering::Relaxed)
+            .map_err(|_| lost(view.publisher.load(Ordering::Relaxed)))?;
+        view.event.notify();
+        Ok(version)
+    }
+
+    /// Stamp a slot that is neither the newest nor leased as being written; its number and its words.
+    fn claim<'a>(&self, view: &View<'a>, latest: u64, writing: u64) -> Result<(usize, &'a [AtomicU64])> {
+        let slots = self.store.slots;
+        let newest = split_latest(latest).map(|(_, slot)| slot);
+        let start = newest.map_or(0, |slot| slot + 1);
+        for slot in (start..start + slots).map(|slot| slot % slots).filter(|slot| Some(*slot) != newest) {
+            let words = &view.slots[slot * LINE..(slot + 1) * LINE];
+            // Any old stamp may be replaced: even, or odd of a publisher that was killed.
+            let before = words[0].swap(writing, Ordering::Acquire);
+            // Pairs with the fence in `Subscriber::lease`: either its lease is seen here, or our stamp is seen there.
+            // It also orders the stamp before the stores of the content, for the fence of optimistic readers.
+            fence(Ordering::SeqCst);
+            if !view.leased(slot) {
+                return Ok((slot, words));
+            }
+            words[0].store(before, Ordering::Release); // the content was not touched
+        }
+        Err(Error::Empty(format!("all {slots} slots of the parameter store are leased, which cannot be with this layout")))
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if self.store.control.check_fork(STREAM).is_ok() {
+            let place = self.store.view().publisher;
+            // Release, pairs with the Acquire exchange of the next publisher.
+            let _ = place.compare_exchange(self.worker.get(), 0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A reader of the newest version.
+#[derive(Debug)]
+pub struct Subscriber {
+    store: Arc<ParameterStore>,
+    worker: WorkerId,
+    cell: Option<usize>,
+}
+
+impl Subscriber {
+    /// The store it reads.
+    #[must_use]
+    pub fn store(&self) -> &Arc<ParameterStore> {
+        &self.store
+    }
+
+    /// Copy the newest version into `into`.
+    ///
+    /// Copies without announcing itself; a copy during which the publisher came round is thrown away, and
+    /// after two of these the version is leased, so the next copy counts.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<Publication> {
+        if into.len() != self.store.nbytes {
+            let expected = format!("{} bytes, as in the manifest", self.store.nbytes);
+            return Err(Error::invalid("buffer", format!("{} bytes", into.len()), expected));
+        }
+        for _ in 0..OPTIMISTIC_COPIES {
+            if let Some(publication) = self.copy(into)? {
+                return Ok(publication);
+            }
+        }
+        if self.cell.is_some() {
+            let lease = self.lease()?;
+            load_bytes(lease.words(), into);
+            return Ok(lease.publication());
+        }
+        loop {
+            if let Some(publication) = self.copy(into)? {
+                return Ok(publication);
+            }
+        }
+    }
+
+    /// One optimistic copy; None when it was overtaken.
+    fn copy(&self, into: &mut [u8]) -> Result<Option<Publication>> {
+        let view = self.store.view();
+        let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
+        let words = &view.slots[slot * LINE..];
+        // Acquire, pairs with the Release exchange to even in `publish`.
+        let stamp = words[0].load(Ordering::Acquire);
+        if !is_version(stamp, version) {
+            return Ok(None);
+        }
+        let publication = Publication {
+            version,
+            env_steps: words[1].load(Ordering::Relaxed),
+            updates: words[2].load(Ordering::Relaxed),
+        };
+        load_bytes(self.store.payload_words(slot), into);
+        // Pairs with the fence in `claim`: had we read one new word, we would see the new stamp below.
+        fence(Ordering::Acquire);
+        Ok((words[0].load(Ordering::Relaxed) == stamp).then_some(publication))
+    }
+
+    /// Keep the publisher away from the newest version while the lease lives, to read it in place.
+    pub fn lease(&mut self) -> Result<Lease<'_>> {
+        let cell = self.cell.ok_or_else(|| {
+            Error::Empty(format!("all {} lease cells are taken: create the store with more", self.store.leases))
+        })?;
+        let view = self.store.view();
+        let cell = &view.leases[cell * LINE];
+        let mine = self.worker.get() << SLOT_BITS;
+        loop {
+            let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
+            let now = cell.load(Ordering::Relaxed);
+            if now >> SLOT_BITS != self.worker.get() {
+                let owner = now >> SLOT_BITS;
+                return Err(Error::LeaseLost { what: "its lease cell".into(), worker: self.worker.get(), owner });
+            }
+            cell.store(mine | (slot as u64 + 1), Ordering::Relaxed);
+            // Pairs with the fence in `claim`.
+            fence(Ordering::SeqCst);
+            // Acquire, pairs with the Release exchange to even in `publish`.
+            if is_version(view.slots[slot * LINE].load(Ordering::Acquire), version) {
+                return Ok(Lease { subscriber: self, version, slot });
+            }
+            cell.store(mine, Ordering::Release);
+        }
+    }
+
+    /// Wait for a version above `version` and return the newest; [`Error::Timeout`] when `timeout` is over.
+    pub fn wait_newer(&self, version: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
+        self.wait("newer parameters", timeout, between, |newest| newest.version > version)
+    }
+
+    /// Wait for a version that was published at or after `env_steps`; returns that version.
+    pub fn wait_env_steps(&self, env_steps: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
+        self.wait("parameters of a later env step", timeout, between, |newest| newest.env_steps >= env_steps)
+    }
+
+    fn wait(
+        &self,
+        what: &'static str,
+        timeout: Option<Duration>,
+        between: Between<'_>,
+        enough: impl Fn(&Publication) -> bool,
+    ) -> Result<u64> {
+        let store = &*self.store;
+        let found = store.view().event.wait(self.worker, timeout, between, || {
+            Ok(store.publication().filter(&enough).map(|newest| newest.version))
+        })?;
+        found.ok_or_else(|| Error::Timeout { what, seconds: timeout.unwrap_or_default().as_secs_f64() })
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let Some(cell) = self.cell else { return };
+        if self.store.control.check_fork(STREAM).is_ok() {
+            let cell = &self.store.view().leases[cell * LINE];
+            let now = cell.load(Ordering::Relaxed);
+            if now >> SLOT_BITS == self.worker.get() {
+                let _ = cell.compare_exchange(now, 0, Ordering::Release, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A version that the publisher leaves alone until this is dropped.
+#[derive(Debug)]
+pub struct Lease<'a> {
+    subscriber: &'a mut Subscriber,
+    version: u64,
+    slot: usize,
+}
+
+impl Lease<'_> {
+    /// When it was published.
+    #[must_use]
+    pub fn publication(&self) -> Publication {
+        let view = self.subscriber.store.view();
+        let words = &view.slots[self.slot * LINE..];
+        Publication {
+            version: self.version,
+            env_steps: words[1].load(Ordering::Relaxed),
+            updates: words[2].load(Ordering::Relaxed),
+        }
+    }
+
+    /// Its bytes, as words; the last one is padded.
+    #[must_use]
+    pub fn words(&self) -> &[ReadWord] {
+        self.subscriber.store.payload_words(self.slot)
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let (Some(cell), Ok(())) = (self.subscriber.cell, self.subscriber.store.control.check_fork(STREAM)) {
+            let mine = self.subscriber.worker.get() << SLOT_BITS;
+            let cell = &self.subscriber.store.view().leases[cell * LINE];
+            // Release, pairs with the Acquire load in `leased`.
+            let _ = cell.compare_exchange(mine | (self.slot as u64 + 1), mine, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+}
+
+fn nothing_yet() -> Error {
+    Error::Empty("nothing has been published yet: wait for version 1 first".to_owned())
+}
+
+/// (version, slot); None before the first version.
+fn split_latest(latest: u64) -> Option<(u64, usize)> {
+    (latest != 0).then_some((latest >> SLOT_BITS, (latest & 0xff) as usize))
+}
+
+/// Whether a stamp says: this version, complete.
+fn is_version(stamp: u64, version: u64) -> bool {
+    stamp & WRITING == 0 && stamp >> VERSION_SHIFT == version
+}
+
+fn slots_for(leases: usize) -> Result<usize> {
+    let slots = leases.saturating_add(2).max(4);
+    if slots > MAX_SLOTS {
+        return Err(Error::invalid("leases", leases, format!("at most {}", MAX_SLOTS - 2)));
+    }
+    Ok(slots)
+}
+
+fn control_words(slots: usize, leases: usize) -> usize {
+    SLOTS + (slots + leases) * LINE
+}
+
+/// Bytes from one slot's payload to the next: whole cache lines.
+fn payload_stride(nbytes: usize) -> usize {
+    round_up(nbytes, 8 * LINE).unwrap_or(usize::MAX)
+}
+
+fn pack(fields: &[Field]) -> Result<Vec<PlacedField>> {
+    let mut offset = 0_usize;
+    let mut placed: Vec<PlacedField> = Vec::with_capacity(fields.len());
+    for field in fields {
+        let field = Field::new(field.name.clone(), field.dtype, &field.shape)?;
+        if placed.iter().any(|other| other.field.name == field.name) {
+            return Err(Error::invalid("manifest", format!("{:?} twice", field.name), "names that differ"));
+        }
+        let next = offset.checked_add(field.bytes());
+        placed.push(PlacedField { field, offset });
+        offset = next.ok_or_else(|| Error::invalid("manifest", "its tensors", "less than 2^63 bytes"))?;
+    }
+    if placed.is_empty() {
+        return Err(Error::invalid("manifest", "none", "at least one tensor"));
+    }
+    Ok(placed)
+}
+
+fn packed_bytes(manifest: &[PlacedField]) -> usize {
+    manifest.last().map_or(0, |last| last.offset + last.field.bytes())
+}
+
+/// Error for the first float that is not finite.
+fn check_finite(manifest: &[PlacedField], bytes: &[u8]) -> Result<()> {
+    for PlacedField { field, offset } in manifest {
+        let tensor = &bytes[*offset..*offset + field.bytes()];
+        let bad = match field.dtype {
+            Dtype::F32 => first_bad(tensor, |b| f32::from_le_bytes(b).is_finite()),
+            Dtype::F64 => first_bad(tensor, |b| f64::from_le_bytes(b).is_finite()),
+            Dtype::F16 => first_bad(tensor, |b| f16::from_le_bytes(b).is_finite()),
+            Dtype::Bf16 => first_bad(tensor, |b| bf16::from_le_bytes(b).is_finite()),
+            _ => None,
+        };
+        if let Some(index) = bad {
+            return Err(Error::NonFinite { what: field.name.clone(), index });
+        }
+    }
+    Ok(())
+}
+
+fn first_bad<const N: usize>(bytes: &[u8], finite: impl Fn([u8; N]) -> bool) -> Option<usize> {
+    let element = |bytes: &[u8]| bytes.try_into().expect("chunks of N");
+    // Whole blocks first, without leaving early: this vectorises.
+    if bytes.chunks_exact(N).fold(true, |all, bytes| all & finite(element(bytes))) {
+        return None;
+    }
+    bytes.chunks_exact(N).position(|bytes| !finite(element(bytes)))
+}
+
+fn store_bytes(from: &[u8], into: &[AtomicU64]) {
+    let (whole, rest) = from.as_chunks::<8>();
+    for (word, bytes) in into.iter().zip(whole) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        into[whole.len()].store(u64::from_le_bytes(last), Ordering::Relaxed);
+    }
+}
+
+fn load_bytes(from: &[ReadWord], into: &mut [u8]) {
+    let (whole, rest) = into.as_chunks_mut::<8>();
+    for (bytes, word) in whole.iter_mut().zip(from) {
+        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    if !rest.is_empty() {
+        let last = from[whole.len()].load(Ordering::Relaxed).to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests;
