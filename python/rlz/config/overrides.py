@@ -120,7 +120,7 @@ def _algorithm(algo: str | None, filed: dict[str, Any], config_file: Path | None
         if matches:
             what += f" Did you mean {either(matches)}?"
         elif "-v" in str(name):
-            what += f" The algorithm comes first: rlz train {known[0]} --env {name}"
+            what += f" The algorithm comes first: rlz train {known[0]} --env {name}."
         raise (UsageError if algo is not None else ConfigError)(f"{what} Algorithms: {', '.join(known)}.")
     if filed.get("algo", name) != name:
         raise UsageError(f"The command line says {name}, but {config_file} says algo = {filed['algo']!r}.")

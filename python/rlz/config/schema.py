@@ -151,6 +151,7 @@ class RunConfig(BaseModel):
     )
     learning_rate: Annotated[float | str, BeforeValidator(values.learning_rate)] = option(
         3e-4,
+        shown="3e-4",
         panel=Panel.LEARNING,
         help="Of actor, critics and temperature; lin_3e-4 falls linearly to 0 over the run.",
         metavar="R|lin_R",
@@ -162,6 +163,7 @@ class RunConfig(BaseModel):
     )
     replay_ratio: Annotated[float | str, BeforeValidator(values.replay_ratio)] = option(
         1.0,
+        shown="1",
         panel=Panel.LEARNING,
         help="Updates per env step, held exactly; free lets both sides run as fast as they can.",
         metavar="R|free",
@@ -266,10 +268,11 @@ class RunConfig(BaseModel):
         help="Name of the run folder.",
         metavar="NAME",
         expects="a folder name without /",
-        shown="<algo>__<env>__s<seed>__<time>",
+        shown="from algorithm, environment, seed and time",
     )
     checkpoint_every: Number = option(
         300.0,
+        shown="300",
         panel=Panel.OUTPUT,
         help="Seconds between checkpoints; 0 writes one at the end only.",
         metavar="SECONDS",
@@ -277,7 +280,7 @@ class RunConfig(BaseModel):
     )
     save_replay: bool = option(True, panel=Panel.OUTPUT, help="Keep the replay buffer in checkpoints.")
     log_every: Number = option(
-        5.0, panel=Panel.OUTPUT, help="Seconds between lines of metrics.", metavar="SECONDS", gt=0
+        5.0, shown="5", panel=Panel.OUTPUT, help="Seconds between lines of metrics.", metavar="SECONDS", gt=0
     )
     track: bool = option(False, panel=Panel.OUTPUT, help="Also log to Weights & Biases.")
     wandb_project_name: str = option(

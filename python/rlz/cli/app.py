@@ -1,0 +1,116 @@
+"""The command group: loads a subcommand when it is called, and turns every error into a message and an exit status.
+
+Exit statuses: 0 done, 1 an `RlzError`, 2 a command line that cannot be used, 130 interrupted; `train` has its own.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
+
+from rlz.errors import RlzError, UsageError
+
+# One line each here, so that `rlz --help` imports no subcommand.
+COMMANDS = {
+    "train": "Train an agent; the main job.",
+    "eval": "Play episodes with the policy of a run; make a video.",
+    "runs": "List runs.",
+    "bench": "Measure training, replay and sampling, beside other libraries.",
+    "profile": "Show the hardware, and what sampling, replay and updates reach on it.",
+}
+
+EPILOG = """[bold]Examples[/bold]
+
+  rlz train sac --env Ant-v4
+  rlz train sac --env Pendulum-v1 -n 20000 --seed 2
+  rlz runs
+  rlz eval runs/NAME --episodes 10
+  rlz train --help"""
+
+
+class _Commands(TyperGroup):
+    """Shows `COMMANDS` in the help, and imports a subcommand's module once it is the one to run."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = typer.main.get_command(import_module(f"rlz.cli.{name}").app)
+            command.name = name
+        return name, command, rest
+
+
+app = typer.Typer(
+    cls=_Commands, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, epilog=EPILOG
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import rlz
+
+        print(f"rlz {rlz.__version__}")
+        raise typer.Exit
+
+
+@app.callback(help="Train deep-RL agents as fast as the machine allows.")
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (default: that of the process) and return its exit status.
+
+    No error shows a traceback, unless RLZ_TRACEBACK=1 is set.
+    """
+    try:
+        if sys.platform != "linux":
+            raise RlzError(f"rlz runs on Linux (5.14 or newer; WSL2 counts), not on {sys.platform}.")
+        status = typer.main.get_command(app).main(
+            args=None if argv is None else list(argv), prog_name="rlz", standalone_mode=False
+        )
+        return status if isinstance(status, int) else 0
+    except BrokenPipeError:
+        # The reader (head, less) has gone: no error, and nothing more to say when the interpreter flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("RLZ_TRACEBACK") == "1":
+            raise
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, typer.Abort):
+        return 130
+    if isinstance(error, RlzError):
+        _say(str(error))
+        return 2 if isinstance(error, UsageError) else 1
+    if isinstance(error, TyperException):
+        if type(error).__name__ != "NoArgsIsHelpError":  # its message was the help
+            from rlz.cli.hints import explain
+
+            _say(explain(error))
+        return error.exit_code
+    _say(
+        f"{type(error).__name__}: {error}\nThis is a bug in rlz, or in code that it was given. "
+        "Set RLZ_TRACEBACK=1 to see where it arose."
+    )
+    return 1
+
+
+def _say(text: str) -> None:
+    typer.secho("error: ", fg=typer.colors.RED, bold=True, nl=False, err=True)
+    typer.echo(text, err=True)

@@ -1,0 +1,43 @@
+"""`rlz eval RUN`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EPILOG = """[bold]Examples[/bold]
+
+  rlz eval runs/sac__Ant-v4__s1__20250101-120000
+  rlz eval runs/NAME --episodes 100 --checkpoint latest
+  rlz eval runs/NAME --episodes 1 --video ant.mp4"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@app.command(epilog=EPILOG)
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
+    episodes: Annotated[int, typer.Option(metavar="INT", min=1, help="Episodes to play.")] = 10,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=r"best, latest, or the name of a folder in checkpoints/. [dim]\[default: best, else latest][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    video: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=r"Write a video of the episodes. [dim]\[default: none][/dim]", show_default=False
+        ),
+    ] = None,
+) -> int:
+    """Play whole episodes with the deterministic policy of a run, by the code that evaluates during training.
+
+    Prints mean, standard deviation, range and lengths of the returns, and the version that was scored.
+    """
+    from rlz import runtime
+
+    status: int = runtime.evaluate(run, episodes=episodes, checkpoint=checkpoint, video=video)
+    return status

@@ -1,0 +1,42 @@
+"""Messages for command lines that Typer cannot parse: rlz's names, close matches, where to read on."""
+
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from rlz.config.names import hint
+
+
+def explain(error: TyperException) -> str:
+    """Return what was wrong, what was probably meant, and which help to read."""
+    ctx: Any = getattr(error, "ctx", None)
+    lines = [error.format_message()]
+    name = getattr(error, "option_name", None)
+    if type(error).__name__ == "NoSuchOption" and ctx is not None and name is not None:
+        known = [
+            option.lstrip("-").replace("-", "_")
+            for parameter in ctx.command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+            if option.startswith("--")
+        ]
+        lines = [f"No such option {name}.", hint(name, known, as_option=True)]
+    elif isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
+        lines = [_bad_value(error, error.__cause__)]
+    elif "unexpected extra argument" in lines[0] and ctx is not None and ctx.info_name == "train":
+        lines.append("The environment and everything else are options: rlz train sac --env Ant-v4")
+    if ctx is not None:
+        lines.append(f"See {ctx.command_path} --help")
+    return "\n".join(line for line in lines if line)
+
+
+def _bad_value(error: typer.BadParameter, cause: ValueError) -> str:
+    """Name option, value and rule: Typer's own message leaves out the value."""
+    parameter: Any = error.param
+    details: Any = getattr(cause, "errors", None)
+    if parameter is None or details is None:
+        return error.format_message()
+    first = details()[0]
+    rule = first["msg"].removeprefix("Value error, ")
+    name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.display_name_raw
+    return f"{name} {first['input']}: {rule[0].lower()}{rule[1:]}."

@@ -1,0 +1,51 @@
+"""`rlz runs`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EPILOG = """[bold]Examples[/bold]
+
+  rlz runs
+  rlz runs --runs-dir /data/runs"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@app.command(epilog=EPILOG)
+def runs(
+    runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds run folders.")] = Path("runs"),
+) -> None:
+    """List runs, oldest first: status, steps, speed, and the last and best evaluation."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlz.runtime.runs import list_runs
+
+    found = list_runs(runs_dir)
+    if not found:
+        typer.echo(f"No runs in {runs_dir}. Start one: rlz train sac --env Ant-v4")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "status"):
+        table.add_column(title, overflow="fold")
+    for title in ("steps", "of", "steps/s", "last", "best", "started"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for run in found:
+        table.add_row(
+            run.name,
+            run.status if not run.problem else f"{run.status}: {run.problem}",
+            _number(run.env_steps, ","),
+            _number(run.total_timesteps, ","),
+            _number(run.env_steps_per_s, ",.0f"),
+            _number(run.last_return, ".1f"),
+            _number(run.best_return, ".1f"),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)) if run.started else "",
+        )
+    Console().print(table, highlight=False, markup=False)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

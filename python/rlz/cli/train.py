@@ -1,0 +1,71 @@
+"""`rlz train ALGO --env ID`."""
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlz.cli.options import given, run_parameters
+from rlz.config import algorithms, resolve_with_origins
+
+EPILOG = """[bold]Examples[/bold]
+
+  rlz train sac --env Ant-v4
+  rlz train sac --env Pendulum-v1 -n 20000 --seed 2
+  rlz train sac --env HalfCheetah-v5 --samplers 4 --replay-ratio free
+  rlz train sac --env my_pkg:MyEnv-v0 --env-kwargs speed=2 --wrapper my_pkg:Scaled
+  rlz train sac --env Ant-v4 --mode serial --eval-every 0
+  rlz train sac --env Ant-v4 --print-config > ant.toml
+  rlz train --config ant.toml --seed 3"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def train(algo: str | None, config: Path | None, print_config: bool, **options: Any) -> int:
+    """Train an agent, and keep everything about the run in its folder.
+
+    Values are taken from: defaults, the preset of the environment, --config, options; the last one wins.
+    Ctrl-C once writes a checkpoint and stops, twice stops now.
+    """
+    resolved = resolve_with_origins(algo, None, given(options), config)
+    if print_config:
+        typer.echo(resolved.render(), nl=False)
+        return 0
+    from rlz import runtime
+
+    status: int = runtime.train(resolved.config)
+    return status
+
+
+_OWN: dict[str, Any] = {
+    "algo": Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ALGO",
+            help=f"Algorithm: {', '.join(algorithms())}. May be left out when --config names it.",
+            show_default=False,
+        ),
+    ],
+    "config": Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with option names, underscores for dashes, such as a run's config.toml. "
+            r"[dim]\[default: none][/dim]",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    "print_config": Annotated[bool, typer.Option("--print-config", help="Show every value and its origin, and exit.")],
+}
+_DEFAULTS = {"algo": None, "config": None, "print_config": False}
+
+# Typer reads a signature: ours names every option of a run, so that help, parsing and checking share one source.
+train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=annotation)
+        for name, annotation in _OWN.items()
+    ]
+    + run_parameters()
+)
+app.command(epilog=EPILOG)(train)
