@@ -53,6 +53,11 @@ class Policy:
         self._native.load(parameters)
         self._actions = ActionMap.of(self.spec)
 
+    @property
+    def native(self) -> NativePolicy:
+        """The actor itself, for callers that keep their own arrays."""
+        return self._native
+
     def predict(self, obs: ArrayLike, deterministic: bool = True) -> NDArray[Any]:
         """Actions for one observation or for a batch.
 
@@ -75,19 +80,20 @@ class Policy:
         array = np.asarray(obs)
         if array.dtype.kind not in "fiub":
             raise TypeError(f"obs must hold real numbers, got dtype {array.dtype}")
-        shape = tuple(self.spec.obs_shape)
+        shape = self.spec.obs_shape
         single = array.shape == shape
         if not single and array.shape[1:] != shape:
             raise ValueError(
                 f"obs has shape {array.shape}; {self.spec.env_id} needs {shape}, or (n, *{shape}) for a batch"
             )
-        rows = np.ascontiguousarray(array.reshape(-1 if not single else 1, self.spec.obs_dim), dtype=np.float32)
+        count = 1 if single else len(array)
+        rows = np.ascontiguousarray(array.reshape(count, self.spec.obs_dim), dtype=np.float32)
         flat = np.empty((len(rows), self.spec.action_dim), np.float32)
-        if len(rows):
-            self._native.act(rows, flat, deterministic=deterministic)
-        if single:
-            return self._actions.to_env(flat[0])
-        return np.stack([self._actions.to_env(row) for row in flat]) if len(rows) else flat
+        if not len(rows):
+            return np.empty((0, *self.spec.action_shape), self.spec.action_dtype)
+        self._native.act(rows, flat, deterministic=deterministic)
+        actions = [self._actions.to_env(row) for row in flat]
+        return actions[0] if single else np.stack(actions)
 
     def make_env(self, **kwargs: Any) -> Any:
         """The environment that it was trained in (same id, arguments and wrappers), as a `gymnasium.Env`.

@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (the peers are not installed where rlz is checked)
+# The peers are not installed where rlz is checked.
+# mypy: ignore-errors
 """Measures stable-baselines3 or SBX. Runs in the peer's own environment; knows nothing of rlz but the lines it prints.
 
     python sb3.py '{"job": "train", "library": "sb3", "env": "Ant-v4", "threads": 1, "num_envs": 1, "seconds": 20, ...}'
