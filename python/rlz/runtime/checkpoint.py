@@ -1,0 +1,325 @@
+"""Checkpoints: everything that a run needs to go on, as folders that are whole or absent.
+
+`<run>/checkpoints/step-<env steps>/` holds
+
+- `state.json`: format, counters, states of the random streams, which rows of the replay buffer belong to it;
+- `learner.safetensors`: networks, optimisers and whatever else the learner calls its state;
+- `policy.safetensors` and `policy.json`: the actor, as `rlz.load` reads it.
+
+`latest` is a symbolic link to the newest. Rows of the replay buffer are in `<run>/replay` (`replay_files.py`). Nothing
+is ever pickled. A folder gets its name only after every file in it is on the disk and every number in it is finite.
+"""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz.errors import CheckpointError
+from rlz.runtime.files import new_folder, point_to, write_file
+from rlz.runtime.policy_files import TENSORS, PolicyFiles, check_finite
+from rlz.runtime.replay_files import ReplaySaver, SavedReplay, read_rows, remove_unused
+from rlz.workers.base import notice
+
+if TYPE_CHECKING:
+    from rlz._native import Replay
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+    from rlz.transport import Streams
+
+FORMAT = 1
+KEEP = 3
+"""Newest checkpoints that are kept (and the best policy, always)."""
+
+STATE = "state.json"
+LEARNER = "learner.safetensors"
+LATEST = "latest"
+_NAME = re.compile(r"step-(\d{12,})(?:-(\d+))?")
+_CUT_TRIES = 1000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint read back and checked.
+
+    Attributes
+    ----------
+    path : its folder.
+    env_steps, updates : counters of the run at the cut.
+    counters, rng, extra : as they were given to `Checkpointer.save`.
+    learner : the learner's tensors by name.
+    replay : where the rows are; None when they were not saved.
+    """
+
+    path: Path
+    env_steps: int
+    updates: int
+    counters: dict[str, Any]
+    rng: dict[str, str]
+    extra: dict[str, Any]
+    learner: dict[str, NDArray[Any]]
+    replay: SavedReplay | None
+
+    @property
+    def run_dir(self) -> Path:
+        """Run folder that it belongs to."""
+        return self.path.parent.parent
+
+    def restore_replay(self, replay: "Replay", *, worker: int) -> int:
+        """Append the saved rows to an empty buffer whose lanes nobody owns; returns how many.
+
+        With the same number of lanes each lane gets its own rows back; with another number they are spread over the
+        lanes in order of age, newest last everywhere.
+
+        Raises
+        ------
+        CheckpointError
+            Rows were not saved, are of another layout, or a file is broken.
+        """
+        saved = self.replay
+        if saved is None:
+            return 0
+        fields = [[name, dtype, list(shape), offset] for name, dtype, shape, offset in replay.fields]
+        if saved.fields != fields or saved.stride != replay.stride:
+            raise CheckpointError(f"{self.path} holds rows of {saved.fields}; this run needs {fields}")
+        count = 0
+        same = len(saved.lanes) == replay.lanes
+        for index, files in enumerate(saved.lanes):
+            for rows, meta in read_rows(self.run_dir, files, saved.stride):
+                targets = [index] if same else range(replay.lanes)
+                for part, lane in enumerate(targets):
+                    step = len(targets)
+                    chosen = np.ascontiguousarray(rows[part::step]), np.ascontiguousarray(meta[part::step])
+                    if len(chosen[0]):
+                        replay.restore_rows(lane, *chosen, worker=worker)
+                count += len(rows)
+        return count
+
+
+class Checkpointer:
+    """Writes the checkpoints of a run (used by the learner: its update is the barrier of the cut).
+
+    Parameters
+    ----------
+    run_dir : run folder.
+    streams : the run's streams; only read.
+    config, env_spec : for `policy.json`.
+    """
+
+    def __init__(self, run_dir: Path, streams: "Streams", config: "RunConfig", env_spec: "EnvSpec") -> None:
+        self._run_dir = Path(run_dir)
+        self._folder = self._run_dir / "checkpoints"
+        self._streams = streams
+        self._config = config
+        self._env_spec = env_spec
+        self._replay = ReplaySaver(self._run_dir, streams.replay) if config.save_replay else None
+        self._last: tuple[Any, Path] | None = None
+
+    def save(
+        self,
+        learner_state: Mapping[str, Any],
+        policy: NDArray[np.uint8],
+        counters: Mapping[str, Any],
+        rng: Mapping[str, str],
+        extra: Mapping[str, Any] | None = None,
+    ) -> Path | None:
+        """Write a checkpoint of this moment.
+
+        Parameters
+        ----------
+        learner_state : tensors (numpy arrays or CPU torch tensors) by name.
+        policy : the packed actor, as published.
+        counters : the learner's counters, JSON values.
+        rng : states of random streams, as hexadecimal text.
+        extra : further JSON values.
+
+        Returns
+        -------
+        Its folder, or None when it could not be written (disk full): the previous checkpoints stay and the run goes on.
+
+        Raises
+        ------
+        NonFiniteError
+            A tensor holds a number that is not finite; nothing was written.
+        """
+        tensors = {name: as_array(value) for name, value in learner_state.items()}
+        check_finite(tensors, "learner")
+        env_steps, committed = self._cut()
+        updates = self._streams.limiter.updates
+        mark = (env_steps, updates, tuple(committed))
+        if self._last is not None and self._last[0] == mark and self._last[1].is_dir():
+            return self._last[1]
+        version = int(counters.get("version", self._streams.parameters.version()))
+        files = PolicyFiles.of(
+            self._config, self._env_spec, policy, version=version, env_steps=env_steps, updates=updates
+        )
+        state = {
+            "format": FORMAT,
+            "created": time.time(),
+            "env_steps": env_steps,
+            "updates": updates,
+            "counters": dict(counters),
+            "rng": dict(rng),
+            "extra": dict(extra or {}),
+        }
+        try:
+            path = self._write(tensors, files, state, committed)
+        except OSError as error:
+            notice(
+                f"CHECKPOINT NOT WRITTEN at {env_steps:,} env steps: {error.strerror or error}. The run goes on; the "
+                f"previous checkpoints stay. Make room on the disk of {self._run_dir}"
+            )
+            return None
+        self._last = (mark, path)
+        return path
+
+    def _cut(self) -> tuple[int, list[int]]:
+        """Env steps and committed rows of every lane at one moment.
+
+        Samplers go on meanwhile (until the replay ratio holds them), so both are read until nothing moved between.
+        """
+        limiter, replay = self._streams.limiter, self._streams.replay
+        for _ in range(_CUT_TRIES):
+            before = limiter.lane_steps()
+            committed = replay.committed()
+            if limiter.lane_steps() == before:
+                break
+        return limiter.env_steps, committed
+
+    def _write(
+        self, tensors: dict[str, NDArray[Any]], files: PolicyFiles, state: dict[str, Any], committed: list[int]
+    ) -> Path:
+        from safetensors.numpy import save
+
+        saved = self._replay.save(committed) if self._replay is not None else None
+        state["replay"] = None if saved is None else saved.to_json()
+        path = self._folder / _free_name(self._folder, state["env_steps"])
+        with new_folder(path) as temporary:
+            data = save(tensors)
+            state["learner_bytes"] = len(data)
+            write_file(temporary / LEARNER, data)
+            files.write(temporary)
+            write_file(temporary / STATE, (json.dumps(state, indent=1) + "\n").encode())
+        point_to(self._folder / LATEST, path.name)
+        self._remove_old()
+        return path
+
+    def _remove_old(self) -> None:
+        kept = step_folders(self._folder)
+        for path in kept[:-KEEP]:
+            shutil.rmtree(path, ignore_errors=True)
+        needed = []
+        for path in kept[-KEEP:]:
+            try:
+                saved = _read_state(path)["replay"]
+            except CheckpointError:
+                continue
+            if saved is not None:
+                needed.append(SavedReplay.from_json(saved))
+        remove_unused(self._run_dir, needed)
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Give a tensor (numpy, or torch without importing it) as a C-contiguous numpy array."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value, order="C")
+
+
+def step_folders(checkpoints: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    found = []
+    for path in checkpoints.glob("step-*"):
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_dir():
+            found.append((int(match[1]), int(match[2] or 0), path))
+    return [path for *_, path in sorted(found)]
+
+
+def _free_name(folder: Path, env_steps: int) -> str:
+    name, number = f"step-{env_steps:012d}", 1
+    while (folder / name).exists():
+        number += 1
+        name = f"step-{env_steps:012d}-{number}"
+    return name
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint folder (or link) and check that it is whole.
+
+    Raises
+    ------
+    CheckpointError
+        Something is missing, broken, or of another format; says what.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = path.resolve()
+    state = _read_state(path)
+    try:
+        data = (path / LEARNER).read_bytes()
+        if len(data) != state["learner_bytes"]:
+            raise CheckpointError(f"{path / LEARNER} has {len(data)} bytes, expected {state['learner_bytes']}")
+        learner = load(data)
+        saved = None if state["replay"] is None else SavedReplay.from_json(state["replay"])
+        checkpoint = Checkpoint(
+            path=path,
+            env_steps=int(state["env_steps"]),
+            updates=int(state["updates"]),
+            counters=state["counters"],
+            rng=state["rng"],
+            extra=state["extra"],
+            learner=learner,
+            replay=saved,
+        )
+        if not (path / TENSORS).is_file():
+            raise CheckpointError(f"{path} lacks {TENSORS}")
+        for file in [file for files in saved.lanes for file in files] if saved is not None else []:
+            size = (checkpoint.run_dir / file.path).stat().st_size
+            if size != file.nbytes:
+                raise CheckpointError(f"{checkpoint.run_dir / file.path} has {size} bytes, expected {file.nbytes}")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {path} is broken: {type(error).__name__}: {error}") from error
+    return checkpoint
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((path / STATE).read_text())
+    except OSError as error:
+        raise CheckpointError(f"{path} is no checkpoint: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path / STATE} is broken: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise CheckpointError(f"{path} has checkpoint format {found}; this rlz reads format {FORMAT}")
+    return state
+
+
+def newest_checkpoint(run_dir: Path) -> Checkpoint:
+    """Read the newest checkpoint of a run that is whole.
+
+    Raises
+    ------
+    CheckpointError
+        There is none; gives the reason for every broken one.
+    """
+    reasons = []
+    for path in reversed(step_folders(run_dir / "checkpoints")):
+        try:
+            return load_checkpoint(path)
+        except CheckpointError as error:
+            reasons.append(str(error))
+    if reasons:
+        raise CheckpointError(f"{run_dir} has no checkpoint that can be read:\n" + "\n".join(reasons))
+    raise CheckpointError(f"{run_dir} has no checkpoint")

@@ -1,0 +1,328 @@
+"""The controller: starts the workers of a run, watches them, restarts or stops them, and leaves nothing behind.
+
+It owns everything that is shared. It never touches data: it sleeps until a worker ends, a signal arrives, a worker has
+something to say, or the tracker is due.
+"""
+
+import contextlib
+import os
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlz._native import FINISHED
+from rlz.runtime.files import TEMPORARY, remove_temporary
+from rlz.runtime.graph import FIRST_WORKER_ID, LAST_WORKER_ID, MODULES, Node, plan
+from rlz.runtime.process import Ending, WorkerProcess, single_threaded, wait_until_dead
+from rlz.runtime.run_directory import RunDirectory
+from rlz.runtime.signals import StopSignals
+from rlz.tracking import WorkerInfo
+from rlz.transport.stats import Stat
+from rlz.workers.base import WorkerSpec
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+    from rlz.transport import Streams
+
+TICK_S = 0.25
+"""Longest sleep of the loop."""
+
+MOST_RESTARTS = 3
+"""Restarts of one worker in a row, without progress between, before the run is given up."""
+
+PROGRESS_STEPS = 1000
+"""Env steps of a sampler that count as progress (an evaluator: one evaluation)."""
+
+STEPPER_GRACE_S = 2.0
+"""Time for samplers and evaluator to end after a stop: one env step."""
+
+LEARNER_GRACE_S = 4.3
+"""Time for the learner to end after a stop, its checkpoint included; the whole run ends within 5 s."""
+
+CHECKPOINT_GRACE_S = 60.0
+"""Time for the learner when it is in the middle of writing a checkpoint."""
+
+LEFTOVER_GRACE_S = 10.0
+"""Time for samplers to end after the learner has done its last update."""
+
+
+class RunTracker(Protocol):
+    """What the controller needs of `rlz.tracking.Tracker`."""
+
+    def tick(self, now: float) -> None:
+        """Read, write and show what is due."""
+
+    def note(self, text: str) -> None:
+        """Record an event."""
+
+
+@dataclass
+class Slot:
+    """One node of the graph, and the process that fills it now."""
+
+    node: Node
+    process: WorkerProcess | None = None
+    pid: int = 0
+    restarts: int = 0
+    in_a_row: int = 0
+    progress: float = 0.0
+
+    def info(self) -> WorkerInfo:
+        """Describe it for the tracker."""
+        return WorkerInfo(self.node.name, self.node.role, self.node.slot, self.pid, self.restarts)
+
+
+@dataclass
+class Outcome:
+    """How a run ended: "completed", "stopped" or "failed", and why it failed."""
+
+    status: str
+    error: str = ""
+
+
+@dataclass
+class Controller:
+    """Runs the worker processes of one run.
+
+    Attributes
+    ----------
+    config, env_spec, run, streams : of the run.
+    generation : how often this run was started before (0: fresh); part of every incarnation.
+    resume : checkpoint that the workers go on from.
+    modules : program of each role.
+    """
+
+    config: "RunConfig"
+    env_spec: "EnvSpec"
+    run_dir: RunDirectory
+    streams: "Streams"
+    generation: int = 0
+    resume: Path | None = None
+    modules: Mapping[str, str] = MODULES
+    slots: list[Slot] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.slots = [Slot(node) for node in plan(self.config)]
+        self._ids = deque(range(FIRST_WORKER_ID, LAST_WORKER_ID + 1))
+        self._config_json: dict[str, Any] = self.config.model_dump(mode="json")
+        self._poll = select.poll()
+        self._by_pidfd: dict[int, Slot] = {}
+        self._notices = b""
+        self._error = ""
+        self._stopping_at: float | None = None
+        self._learner_done_at: float | None = None
+        self._said_waiting = False
+        self._overdue: set[str] = set()
+        self.learner_died = False
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll.register(self._reader, select.POLLIN)
+
+    def workers(self) -> list[WorkerInfo]:
+        """Every worker that has been started."""
+        return [slot.info() for slot in self.slots if slot.process is not None]
+
+    def start(self) -> None:
+        """Start every worker, from the main thread (the kernel ties "my parent died" to the thread that starts)."""
+        try:
+            for slot in self.slots:
+                self._start(slot)
+        except BaseException:
+            self.kill()
+            raise
+
+    def run(self, tracker: RunTracker, signals: StopSignals) -> Outcome:
+        """Supervise the workers until the run has ended, one way or another; none is left afterwards."""
+        self._poll.register(signals.fd, select.POLLIN)
+        try:
+            while self._by_pidfd:
+                for fd, _ in self._poll.poll(TICK_S * 1000):
+                    if fd == signals.fd:
+                        signals.drain()
+                    elif fd == self._reader:
+                        self._read_notices(tracker)
+                    else:
+                        self._ended(self._by_pidfd[fd], tracker)
+                now = time.monotonic()
+                if signals.count >= 2:
+                    break
+                if signals.count == 1 and self._stopping_at is None:
+                    tracker.note(
+                        f"{signals.first.name if signals.first else 'signal'}: writing a checkpoint and stopping; "
+                        "once more stops at once"
+                    )
+                    self._stop(now)
+                self._enforce(now, tracker)
+                tracker.tick(now)
+        finally:
+            self._poll.unregister(signals.fd)
+            self.kill()
+        self._read_notices(tracker)
+        return self._outcome(signals)
+
+    def kill(self) -> None:
+        """Kill every worker with all that it started, and collect them. Idempotent."""
+        left = [slot for slot in self.slots if slot.process is not None and not slot.process.ended]
+        processes = [slot.process for slot in left if slot.process is not None]
+        for process in processes:
+            process.kill()
+        wait_until_dead(processes, timeout=5.0)
+        for slot in left:
+            self._collect(slot)
+
+    def close(self) -> None:
+        """Release what the controller holds and delete unfinished files; call after `run`."""
+        self.kill()
+        os.close(self._reader)
+        os.close(self._writer)
+        for folder in (self.run_dir.checkpoints, self.run_dir.replay):
+            remove_temporary(folder)
+
+    def _start(self, slot: Slot) -> None:
+        node = slot.node
+        spec = WorkerSpec(
+            role=node.role,
+            name=node.name,
+            index=node.index,
+            worker_id=self._ids.popleft(),
+            slot=node.slot,
+            incarnation=(self.generation << 32) + slot.restarts,
+            parent_pid=os.getpid(),
+            run_dir=str(self.run_dir.path),
+            config=self._config_json,
+            env_spec=self.env_spec.to_json(),
+            fds=self.streams.fds(),
+            lanes=node.lanes,
+            notice_fd=self._writer,
+            sys_path=tuple(sys.path),
+            resume=None if self.resume is None else str(self.resume),
+        )
+        environment = {} if node.role == "learner" else single_threaded()
+        log = self.run_dir.logs / f"{node.name}.log"
+        process = WorkerProcess(node, spec, self.modules[node.role], log, environment)
+        slot.process, slot.pid = process, process.pid
+        self._by_pidfd[process.pidfd] = slot
+        self._poll.register(process.pidfd, select.POLLIN)
+
+    def _collect(self, slot: Slot) -> Ending:
+        """Reap a dead worker and give back everything that it held on the streams."""
+        process = slot.process
+        assert process is not None
+        self._poll.unregister(process.pidfd)
+        del self._by_pidfd[process.pidfd]
+        ending = process.reap()
+        slot.pid = 0
+        worker = process.spec.worker_id
+        self.streams.reap(worker)
+        self.streams.stats.set(slot.node.slot, Stat.WAITING_FOR, 0.0)
+        self._ids.append(worker)  # only now: no stream knows the id any more
+        return ending
+
+    def _ended(self, slot: Slot, tracker: RunTracker) -> None:
+        ending = self._collect(slot)
+        self._read_notices(tracker)
+        role = slot.node.role
+        if ending.done:
+            if role == "learner":
+                self._learner_done_at = time.monotonic()
+        elif slot.node.name in self._overdue:
+            tracker.note(f"{slot.node.name} did not end in time and was killed")
+        elif role == "learner":
+            self.learner_died = True
+            self._fail(ending.describe(), tracker, quick=True)
+        elif not ending.killed:
+            self._fail(ending.describe(), tracker)
+        elif self._stopping_at is not None:
+            tracker.note(ending.describe())
+        elif role == "sampler" and self._all_steps_done():
+            tracker.note(f"{ending.describe()}. All env steps were done: it is not restarted")
+        else:
+            self._restart(slot, ending, tracker)
+
+    def _all_steps_done(self) -> bool:
+        limiter = self.streams.limiter
+        return limiter.state == FINISHED or limiter.env_steps >= limiter.total_timesteps
+
+    def _restart(self, slot: Slot, ending: Ending, tracker: RunTracker) -> None:
+        progress = self._progress(slot)
+        enough = PROGRESS_STEPS if slot.node.role == "sampler" else 1
+        slot.in_a_row = 1 if progress - slot.progress >= enough else slot.in_a_row + 1
+        slot.progress = progress
+        if slot.in_a_row > MOST_RESTARTS:
+            self._fail(
+                f"{ending.describe()}. It had been restarted {MOST_RESTARTS} times in a row without getting anywhere: "
+                "the run is given up",
+                tracker,
+            )
+            return
+        slot.restarts += 1
+        self.streams.stats.add(slot.node.slot, Stat.RESTARTS, 1.0)
+        tracker.note(f"{ending.describe()}. It is restarted ({slot.in_a_row} of {MOST_RESTARTS} in a row)")
+        self._start(slot)
+
+    def _progress(self, slot: Slot) -> float:
+        if slot.node.role == "sampler":
+            steps = self.streams.limiter.lane_steps()
+            return float(sum(steps[lane] for lane in slot.node.lanes))
+        return float(self.streams.stats.read()[slot.node.slot][Stat.EVALUATIONS])
+
+    def _fail(self, error: str, tracker: RunTracker, *, quick: bool = False) -> None:
+        """End the run because of an error; unless `quick`, the learner may still write its checkpoint."""
+        if not self._error:
+            self._error = error
+        else:
+            tracker.note(error)
+        if quick:
+            for slot in self.slots:
+                if slot.process is not None:
+                    slot.process.kill()
+        self._stop(time.monotonic())
+
+    def _stop(self, now: float) -> None:
+        if self._stopping_at is None:
+            self._stopping_at = now
+            self.streams.limiter.stop()
+
+    def _enforce(self, now: float, tracker: RunTracker) -> None:
+        """Kill workers that do not end in time."""
+        if self._stopping_at is not None:
+            stopping = now - self._stopping_at
+            self._kill_after(stopping, STEPPER_GRACE_S, "sampler", "evaluator")
+            writing = any(self.run_dir.checkpoints.glob(f"{TEMPORARY}*"))
+            self._kill_after(stopping, CHECKPOINT_GRACE_S if writing else LEARNER_GRACE_S, "learner")
+            if writing and stopping > LEARNER_GRACE_S and not self._said_waiting:
+                self._said_waiting = True
+                tracker.note(f"the learner is still writing its checkpoint; waiting up to {CHECKPOINT_GRACE_S:.0f} s")
+        elif self._learner_done_at is not None:
+            self._kill_after(now - self._learner_done_at, LEFTOVER_GRACE_S, "sampler")
+
+    def _kill_after(self, elapsed: float, grace: float, *roles: str) -> None:
+        if elapsed < grace:
+            return
+        for slot in self._by_pidfd.values():
+            if slot.node.role in roles and slot.process is not None:
+                self._overdue.add(slot.node.name)
+                slot.process.kill()
+
+    def _read_notices(self, tracker: RunTracker) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._reader, 65536):
+                self._notices += data
+        *lines, self._notices = self._notices.split(b"\n")
+        for line in lines:
+            tracker.note(line.decode(errors="replace"))
+
+    def _outcome(self, signals: StopSignals) -> Outcome:
+        if self._error:
+            return Outcome("failed", self._error)
+        limiter = self.streams.limiter
+        if limiter.env_steps >= limiter.total_timesteps and limiter.state == FINISHED:
+            return Outcome("completed")
+        if signals.count:
+            return Outcome("stopped")
+        return Outcome("failed", "the learner ended before the run was complete")

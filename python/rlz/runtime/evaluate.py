@@ -1,0 +1,107 @@
+"""`rlz eval`: score a policy of a run with the code that scores it during training; make a video."""
+
+import ctypes.util
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlz.errors import EnvError, RlzError
+
+if TYPE_CHECKING:
+    from rlz.workers.evaluation import Evaluation
+
+Frame = Callable[[Any], None]
+
+NO_GL = (
+    "a video needs an OpenGL library, and none works here ({reason}). On Debian or Ubuntu: install the package libegl1 "
+    "and set MUJOCO_GL=egl"
+)
+NO_WRITER = "a video needs the package imageio with ffmpeg: pip install 'rlz[video]' (or 'imageio[ffmpeg]')"
+
+
+def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = None, video: Path | None = None) -> int:
+    """Play whole episodes with the deterministic policy of a run and print how it did; returns the exit status.
+
+    Parameters
+    ----------
+    run : run folder.
+    episodes : how many; the first ones start as those of an evaluation in training do.
+    checkpoint : "best", "latest" or the name of a folder in `checkpoints/`; default: best, else latest.
+    video : file to write a video of all episodes to.
+
+    Raises
+    ------
+    CheckpointError
+        No such run or checkpoint, or broken files.
+    EnvError
+        The environment cannot be made or rendered.
+    """
+    if video is not None:
+        _check_video(video)
+    import rlz
+    from rlz.workers.environment import Environment
+    from rlz.workers.evaluation import evaluation_seeds, play
+
+    policy = rlz.load(run, checkpoint)
+    extra = {} if video is None else {"render_mode": "rgb_array"}
+    raw = policy.make_env(**extra)
+    env = Environment(raw, policy.spec, "eval")
+    try:
+        with _recorder(video, raw) as frame:
+            result = play(env, policy.native, policy.spec, evaluation_seeds(episodes), frame=frame)
+    finally:
+        env.close()
+    assert result is not None
+    print(_report(policy, result))
+    if video is not None:
+        print(f"video: {video}")
+    return 0
+
+
+def _report(policy: Any, result: "Evaluation") -> str:
+    low, high, count = min(result.returns), max(result.returns), len(result.returns)
+    return (
+        f"{policy.spec.env_id}: version {policy.version:,}, published at {policy.env_steps:,} env steps ({policy.path})\n"
+        f"return  {result.mean:.2f} +- {result.std:.2f} over {count} episodes, from {low:.2f} to {high:.2f}\n"
+        f"length  {result.mean_length:.1f} +- {result.std_length:.1f} env steps"
+    )
+
+
+def _check_video(path: Path) -> None:
+    """Find out before anything is played whether a video can be made; choose a way to render without a screen."""
+    needed = ["imageio"] if path.suffix.lower() == ".gif" else ["imageio", "imageio_ffmpeg"]
+    if any(importlib.util.find_spec(name) is None for name in needed):
+        raise RlzError(NO_WRITER)
+    if not path.absolute().parent.is_dir():
+        raise RlzError(f"--video {path}: there is no folder {path.absolute().parent}")
+    # These are read when mujoco and pygame are imported, which is later.
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        if "MUJOCO_GL" not in os.environ and ctypes.util.find_library("EGL") is not None:
+            os.environ["MUJOCO_GL"] = "egl"
+
+
+@contextmanager
+def _recorder(video: Path | None, env: Any) -> Iterator[Frame | None]:
+    if video is None:
+        yield None
+        return
+    import imageio
+
+    fps = int(env.metadata.get("render_fps") or 30)
+    try:
+        env.reset(seed=0)
+        first = env.render()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvError(NO_GL.format(reason=reason)) from error
+    if first is None:
+        raise EnvError('the environment gives no frames: it does not support render_mode="rgb_array"')
+    # Most codecs need an even number of pixels; the frames' own size is kept otherwise.
+    options: dict[str, Any] = {"macro_block_size": 2} if video.suffix.lower() != ".gif" else {}
+    make: Any = imageio.get_writer
+    with make(video, fps=fps, **options) as writer:
+        yield writer.append_data

@@ -1,0 +1,215 @@
+"""The memory check before a run: what it needs against what this process may have, with the figures and the fix.
+
+A shared segment that does not fit is otherwise noticed late, and a container's limit not at all: there the kernel kills
+a process without a word.
+"""
+
+import math
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlz.errors import SharedMemoryError
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+MIB = 1024 * 1024
+
+LEARNER_BYTES = 900 * MIB
+"""Private memory of a learner: torch alone takes about 600 MB."""
+
+STEPPER_BYTES = 130 * MIB
+"""Private memory of a sampler or evaluator, with a MuJoCo environment."""
+
+CONTROLLER_BYTES = 150 * MIB
+
+_UNLIMITED = 1 << 60
+_ITEM_BYTES = {"f16": 2, "bf16": 2, "u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f64": 8, "u64": 8, "i64": 8}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Memory that is left under one of the limits of this process.
+
+    Attributes
+    ----------
+    name : the limit, for people.
+    available : bytes that may still be taken.
+    """
+
+    name: str
+    available: int
+
+
+def limits(root: Path = Path("/")) -> list[Limit]:
+    """Every memory limit of this process that can be seen, the tightest first.
+
+    Free memory of the machine, the cgroup (v1 or v2) of this process and all its ancestors, and RLIMIT_AS. Page cache
+    that the kernel can drop does not count as used.
+
+    Parameters
+    ----------
+    root : where /proc and the cgroup mounts are looked for (tests).
+    """
+    found = [*_machine(root), *_cgroups(root), *_address_space(root)]
+    return sorted(found, key=lambda limit: limit.available)
+
+
+def _machine(root: Path) -> list[Limit]:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return [Limit("free memory of this machine (MemAvailable)", int(line.split()[1]) * 1024)]
+    return []
+
+
+def _address_space(root: Path) -> list[Limit]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        return []
+    used = 0
+    for line in _lines(root / "proc/self/status"):
+        if line.startswith("VmSize:"):
+            used = int(line.split()[1]) * 1024
+    return [Limit("limit of the address space (ulimit -v)", max(0, soft - used))]
+
+
+def _cgroups(root: Path) -> list[Limit]:
+    mounts = _cgroup_mounts(root)
+    found = []
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            version, names = 2, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            version, names = 1, ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        for mounted, mount_root in mounts.get(version, []):
+            for folder in _ancestors(mounted, _below(path, mount_root)):
+                limit = _cgroup_limit(folder, *names)
+                if limit is not None:
+                    shown = "/" + str(folder.relative_to(root))
+                    found.append(Limit(f"memory limit of the container or cgroup ({shown})", limit))
+    return found
+
+
+def _cgroup_mounts(root: Path) -> dict[int, list[tuple[Path, str]]]:
+    """Mount points that hold memory limits, by cgroup version, with the cgroup that each shows as its root."""
+    mounts: dict[int, list[tuple[Path, str]]] = {1: [], 2: []}
+    for line in _lines(root / "proc/self/mountinfo"):
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        place = root / fields[4].lstrip("/")
+        if kind[0] == "cgroup2":
+            mounts[2].append((place, fields[3]))
+        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+            mounts[1].append((place, fields[3]))
+    return mounts
+
+
+def _below(path: str, mount_root: str) -> str:
+    """Path of a cgroup below a mount. A container often sees its own cgroup as the root of the mount."""
+    if mount_root != "/" and (path == mount_root or path.startswith(mount_root + "/")):
+        return path[len(mount_root) :]
+    return path
+
+
+def _ancestors(mount: Path, path: str) -> list[Path]:
+    """The cgroup and all its ancestors up to the mount."""
+    folders = [mount]
+    for part in Path(path.lstrip("/")).parts:
+        folders.append(folders[-1] / part)
+    return folders[::-1]
+
+
+def _cgroup_limit(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
+    most, used = _number(folder / limit_name), _number(folder / usage_name)
+    if most is None or used is None or most >= _UNLIMITED:
+        return None
+    cache = 0
+    for line in _lines(folder / "memory.stat"):
+        if line.startswith(cache_name + " "):
+            cache = int(line.split()[1])
+    return max(0, most - max(0, used - cache))
+
+
+def _number(path: Path) -> int | None:
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].strip().isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def row_bytes(env_spec: "EnvSpec") -> int:
+    """Bytes of one row in the replay buffer: its packed fields rounded up to 64, and 16 bytes of stamp."""
+    offset = 0
+    for _, dtype, shape in env_spec.fields():
+        size = _ITEM_BYTES.get(dtype, 4)
+        offset = -(-offset // size) * size + size * math.prod(shape)
+    return -(-offset // 64) * 64 + 16
+
+
+def replay_rows(config: "RunConfig") -> int:
+    """Rows that are allocated: every lane can hold its share of the buffer."""
+    return -(-config.buffer_size // config.num_envs) * config.num_envs
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Memory of a run in bytes: the replay buffer, and all else (other segments, private memory of the workers)."""
+
+    replay: int
+    reserve: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.replay + self.reserve
+
+
+def estimate(config: "RunConfig", env_spec: "EnvSpec") -> Needs:
+    """Estimate the memory that a run will take."""
+    steppers = config.samplers + (1 if config.eval_every > 0 else 0)
+    workers = 0 if config.mode == "serial" else steppers * STEPPER_BYTES + CONTROLLER_BYTES
+    return Needs(replay=replay_rows(config) * row_bytes(env_spec), reserve=LEARNER_BYTES + workers)
+
+
+def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/")) -> None:
+    """Refuse a run that does not fit, before anything is allocated or started.
+
+    Raises
+    ------
+    SharedMemoryError
+        With the estimate, the limit that is too small, and what would fit.
+    """
+    needs = estimate(config, env_spec)
+    for limit in limits(root):
+        if needs.total > limit.available:
+            raise SharedMemoryError(_explain(config, env_spec, needs, limit))
+
+
+def _explain(config: "RunConfig", env_spec: "EnvSpec", needs: Needs, limit: Limit) -> str:
+    text = (
+        f"this run needs about {_size(needs.total)}: {_size(needs.replay)} for the replay buffer "
+        f"({config.buffer_size:,} rows of {row_bytes(env_spec)} bytes) and {_size(needs.reserve)} for its workers; "
+        f"there are {_size(limit.available)} left: {limit.name}. "
+    )
+    fits = (limit.available - needs.reserve) // row_bytes(env_spec)
+    if fits >= max(config.num_envs, config.batch_size):
+        rounded = int(fits) // 1000 * 1000 or int(fits)
+        return text + f"Use --buffer-size {rounded} or less, or free some memory"
+    return text + "Free some memory or raise the limit; fewer --samplers need less too"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1024**3:.1f} GiB" if nbytes >= 1024**3 else f"{nbytes / MIB:.0f} MiB"

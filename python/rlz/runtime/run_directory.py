@@ -1,0 +1,120 @@
+"""The run folder: its name, what is in it, and who may read it."""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from rlz.errors import CheckpointError, ConfigError
+from rlz.runtime.files import replace_file
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run.
+
+    Attributes
+    ----------
+    path : the run folder (absolute).
+    lock : open while the run lives; tells `rlz runs` that it is running, and a second controller to keep out.
+    """
+
+    path: Path
+    lock: IO[bytes]
+
+    @property
+    def config(self) -> Path:
+        """Everything resolved."""
+        return self.path / "config.toml"
+
+    @property
+    def logs(self) -> Path:
+        """One log per worker."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, `latest` and `best`."""
+        return self.path / "checkpoints"
+
+    @property
+    def replay(self) -> Path:
+        """Saved rows of the replay buffer."""
+        return self.path / "replay"
+
+    def close(self) -> None:
+        """Let go of the run folder."""
+        self.lock.close()
+
+
+def default_name(config: "RunConfig", now: float | None = None) -> str:
+    """Return `<algo>__<env>__s<seed>__<time>`, the time local and to the second."""
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env)
+    when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{config.algo}__{env}__s{config.seed}__{when}"
+
+
+def create_run_directory(config: "RunConfig") -> RunDirectory:
+    """Make the folder of a new run and write `config.toml`; only this user may read it (mode 0700).
+
+    Raises
+    ------
+    ConfigError
+        The folder exists (with `--name`) or cannot be made; says which and why.
+    """
+    parent = Path(config.runs_dir).expanduser().absolute()
+    name = config.name or default_name(config)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        path = _make(parent, name, unique=config.name is None)
+        for folder in ("logs", "checkpoints"):
+            (path / folder).mkdir(mode=0o700)
+        replace_file(path / "config.toml", config.to_toml().encode())
+        (path / "config.toml").chmod(0o600)
+    except FileExistsError as error:
+        raise ConfigError(f"run folder {parent / name} exists already: choose another --name, or remove it") from error
+    except OSError as error:
+        raise ConfigError(
+            f"run folder {parent / name} cannot be made: {error.strerror or error}. Choose another --runs-dir"
+        ) from error
+    return RunDirectory(path, _lock(path))
+
+
+def _make(parent: Path, name: str, *, unique: bool) -> Path:
+    path, number = parent / name, 1
+    while True:
+        try:
+            path.mkdir(mode=0o700)
+            return path
+        except FileExistsError:
+            if not unique or not path.is_dir():
+                raise
+            number += 1  # two runs in the same second
+            path = parent / f"{name}-{number}"
+
+
+def open_run_directory(path: Path) -> RunDirectory:
+    """Open the folder of an existing run, to go on with it.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or another process is running it.
+    """
+    path = path.expanduser().absolute()
+    if not (path / "config.toml").is_file():
+        raise CheckpointError(f"{path} is no run: it has no config.toml. `rlz runs` lists the runs")
+    return RunDirectory(path, _lock(path))
+
+
+def _lock(path: Path) -> IO[bytes]:
+    from rlz.runtime.runs import hold_lock
+
+    try:
+        return hold_lock(path)
+    except BlockingIOError as error:
+        raise CheckpointError(f"{path} is in use: another rlz process is running it") from error

@@ -1,0 +1,156 @@
+"""Serial mode: the same workers in one process, in lock step, deterministic. For debugging and exact tests.
+
+One round: every sampler makes its transitions, the learner does every update that they allow, the evaluator looks
+whether an evaluation is due. Nothing depends on the time of day or on what is shown or logged.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlz._native import RUNNING
+from rlz.runtime.controller import Outcome, RunTracker
+from rlz.runtime.graph import FIRST_WORKER_ID, Node, plan
+from rlz.runtime.run_directory import RunDirectory
+from rlz.runtime.signals import StopSignals
+from rlz.tracking import WorkerInfo
+from rlz.workers.base import Report, Worker, WorkerSpec, notices_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+    from rlz.transport import Streams
+
+
+class SerialRun:
+    """Runs the graph of a run in this process.
+
+    Parameters
+    ----------
+    config, env_spec, run_dir, streams : of the run.
+    generation, resume : as in `Controller`.
+    """
+
+    def __init__(
+        self,
+        config: "RunConfig",
+        env_spec: "EnvSpec",
+        run_dir: RunDirectory,
+        streams: "Streams",
+        *,
+        generation: int = 0,
+        resume: Path | None = None,
+    ) -> None:
+        self._config = config
+        self._env_spec = env_spec
+        self._run_dir = run_dir
+        self._streams = streams
+        self._generation = generation
+        self._resume = resume
+        self._nodes = plan(config)
+        self._current = "serial"
+        self._finished: set[str] = set()
+
+    def workers(self) -> list[WorkerInfo]:
+        """Every worker; all of them are this process."""
+        return [WorkerInfo(node.name, node.role, node.slot, os.getpid()) for node in self._nodes]
+
+    def run(self, tracker: RunTracker, signals: StopSignals) -> Outcome:
+        """Run to the end, or to a stop signal; never raises for an error in a worker."""
+        notices_to(tracker.note)
+        try:
+            self._run(tracker, signals)
+        except Exception as error:
+            report = Report.of(error)
+            lines = [f"{self._current}: {report.error}", report.traceback.rstrip()]
+            return Outcome("failed", "\n".join(line for line in lines if line))
+        finally:
+            notices_to(None)
+        limiter = self._streams.limiter
+        return Outcome("completed" if limiter.env_steps >= limiter.total_timesteps else "stopped")
+
+    def _run(self, tracker: RunTracker, signals: StopSignals) -> None:
+        workers = {node.name: self._make(node) for node in self._nodes}
+        learner = workers["learner"]
+        evaluator = workers.get("evaluator")
+        samplers = [node.name for node in self._nodes if node.role == "sampler"]
+        for name, worker in workers.items():
+            self._current = name
+            worker.start()
+        while samplers:
+            before = self._streams.limiter.env_steps
+            samplers = [name for name in samplers if self._step(name, workers[name])]
+            self._learn(learner)
+            if evaluator is not None:
+                self._step("evaluator", evaluator)
+            self._look(tracker, signals)
+            if samplers and self._streams.limiter.env_steps == before:
+                raise RuntimeError("serial mode stands still: the replay ratio allows neither a step nor an update")
+        while self._step("learner", learner):
+            self._look(tracker, signals)
+        while evaluator is not None and self._step("evaluator", evaluator):
+            self._look(tracker, signals)
+        for name, worker in workers.items():
+            self._current = name
+            worker.close()
+
+    def _learn(self, learner: Worker) -> None:
+        """Do every update that the env steps so far allow."""
+        limiter = self._streams.limiter
+        ratio = self._config.ratio()
+        assert ratio is not None, "free-running needs two processes"
+        due = ratio[0] * max(0, limiter.env_steps - self._config.learning_starts) // ratio[1]
+        while limiter.updates < due:
+            before = limiter.updates
+            if not self._step("learner", learner):
+                return  # stopped
+            if limiter.updates == before:
+                raise RuntimeError(f"serial mode stands still: {due - before} updates are due, none was made")
+
+    def _look(self, tracker: RunTracker, signals: StopSignals) -> None:
+        if signals.count and self._streams.limiter.state == RUNNING:
+            self._streams.limiter.stop()
+        tracker.tick(time.monotonic())
+
+    def _make(self, node: Node) -> Worker:
+        spec = WorkerSpec(
+            role=node.role,
+            name=node.name,
+            index=node.index,
+            worker_id=FIRST_WORKER_ID + node.slot,
+            slot=node.slot,
+            incarnation=self._generation << 32,
+            parent_pid=os.getpid(),
+            run_dir=str(self._run_dir.path),
+            config=self._config.model_dump(mode="json"),
+            env_spec=self._env_spec.to_json(),
+            lanes=node.lanes,
+            sys_path=tuple(sys.path),
+            resume=None if self._resume is None else str(self._resume),
+        )
+        self._current = node.name
+        return worker_class(node.role)(spec, self._streams)
+
+    def _step(self, name: str, worker: Worker) -> bool:
+        """One step of a worker; False once it has finished, however often it is asked."""
+        if name in self._finished:
+            return False
+        self._current = name
+        if worker.step(0.0):
+            return True
+        self._finished.add(name)
+        return False
+
+
+def worker_class(role: str) -> "Callable[[WorkerSpec, Streams], Worker]":
+    """Import the class of a role."""
+    from importlib import import_module
+
+    from rlz.runtime.graph import MODULES
+
+    found: Callable[[WorkerSpec, Streams], Worker] = getattr(import_module(MODULES[role]), role.capitalize())
+    return found

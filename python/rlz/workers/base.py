@@ -1,0 +1,254 @@
+"""What every worker shares: its spec, its life from start to exit, how it reports an error, how it waits.
+
+A worker process inherits three descriptors from the controller: the spec (a memfd holding JSON), a memfd for its last
+words (a `Report`), and a pipe for notices. It exits with status 0 after `Report(done=True)`, or with `EXIT_ERROR` after
+a Python exception. Any other end is its death, and the controller treats it as such.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlz.errors import RlzError
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+    from rlz.transport import Streams
+    from rlz.transport.stats import Stat, StatsRow, Waiting
+
+EXIT_ERROR = 70
+"""Exit status of a worker that ended with a Python exception (EX_SOFTWARE)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec:
+    """Everything a worker is told at its start; travels as JSON.
+
+    Attributes
+    ----------
+    role : "learner", "sampler" or "evaluator".
+    name : name for people, for instance "sampler-0"; also the name of its log.
+    index : index among the workers of the role; selects the streams of random numbers.
+    worker_id : id of this incarnation on all streams (1..1022).
+    slot : row on the stats board.
+    incarnation : how often this worker was started before; selects the streams of random numbers.
+    parent_pid : the controller; the worker ends when it does.
+    run_dir : run folder (absolute).
+    config, env_spec : as JSON values.
+    fds : descriptors of the streams, by name.
+    lanes : lanes (= environment slots) that this worker writes.
+    error_fd, notice_fd : see the module's text; -1 in serial mode.
+    sys_path : the controller's module search path, so that a user's environment is found by both.
+    resume : checkpoint folder to go on from, None for a fresh start.
+    """
+
+    role: str
+    name: str
+    index: int
+    worker_id: int
+    slot: int
+    incarnation: int = 0
+    parent_pid: int
+    run_dir: str
+    config: dict[str, Any]
+    env_spec: Any
+    fds: dict[str, int] = field(default_factory=dict)
+    lanes: tuple[int, ...] = ()
+    error_fd: int = -1
+    notice_fd: int = -1
+    sys_path: tuple[str, ...] = ()
+    resume: str | None = None
+
+    def to_json(self) -> str:
+        """Return the spec as JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> "WorkerSpec":
+        """Read a spec back."""
+        values = json.loads(text)
+        values["lanes"] = tuple(values["lanes"])
+        values["sys_path"] = tuple(values["sys_path"])
+        return WorkerSpec(**values)
+
+    def run_config(self) -> "RunConfig":
+        """Return the run's configuration."""
+        from rlz.config import RunConfig
+
+        return RunConfig.model_validate(self.config)
+
+    def environment(self) -> "EnvSpec":
+        """Return the description of the environment's spaces."""
+        from rlz.envs.spaces import EnvSpec
+
+        return EnvSpec.from_json(self.env_spec)
+
+
+class Worker(Protocol):
+    """A role. One class serves both modes: a process drives it with `step(None)`, serial mode with `step(0)`."""
+
+    def start(self) -> None:
+        """Do what must happen before the first step."""
+
+    def step(self, timeout: float | None) -> bool:
+        """Do a small piece of work, waiting at most `timeout` seconds for it (None: no limit).
+
+        Returns False when the worker has nothing left to do in this run.
+        """
+
+    def close(self) -> None:
+        """Give back what the worker holds."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's last words.
+
+    `expected`: the error is one that rlz raises on purpose, so its message is enough for people; `traceback` then holds
+    the traceback of its cause (a user's environment that raised), or nothing.
+    """
+
+    done: bool = False
+    error: str = ""
+    expected: bool = False
+    traceback: str = ""
+
+    @staticmethod
+    def of(error: BaseException) -> "Report":
+        """Describe an exception."""
+        if isinstance(error, RlzError):
+            cause = error.__cause__
+            text = "" if cause is None or isinstance(cause, RlzError) else _format(cause, skip=__file__)
+            return Report(error=str(error), expected=True, traceback=text)
+        return Report(error=f"{type(error).__name__}: {error}", traceback=_format(error, skip=__file__))
+
+    def write(self, fd: int) -> None:
+        """Write the report into the memfd that the controller reads after the worker's end."""
+        if fd >= 0:
+            os.pwrite(fd, json.dumps(asdict(self)).encode(), 0)
+
+    @staticmethod
+    def read(fd: int) -> "Report | None":
+        """Read the report of a worker that has ended; None when it left none."""
+        size = os.fstat(fd).st_size
+        try:
+            return Report(**json.loads(os.pread(fd, size, 0))) if size else None
+        except (ValueError, TypeError):
+            return None  # killed in the middle of its last words
+
+
+def _format(error: BaseException, skip: str) -> str:
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == skip:
+        trace = trace.tb_next  # the frames of this module say nothing
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+_notice_fd = -1
+_notice_to: Callable[[str], None] | None = None
+
+
+def notice(text: str) -> None:
+    """Tell the people who watch the run something, in one line: a fallback, a checkpoint that could not be written.
+
+    Goes to the controller, which shows and records it; never waits (a line is dropped when the pipe is full).
+    """
+    if _notice_to is not None:
+        _notice_to(text)
+        return
+    print(text, file=sys.stderr, flush=True)
+    if _notice_fd >= 0:
+        line = " ".join(text.split("\n")).encode()[:4000] + b"\n"
+        with suppress(OSError):
+            os.write(_notice_fd, line)  # at most PIPE_BUF bytes: lines of several workers never mix
+
+
+def notices_to(receive: Callable[[str], None] | None) -> None:
+    """Hand notices to a function of this process (serial mode); None: as before."""
+    global _notice_to
+    _notice_to = receive
+
+
+@contextmanager
+def waiting(row: "StatsRow", reason: "Waiting", total: "Stat") -> Iterator[None]:
+    """Show on the stats board that the worker waits, for what and since when; count the seconds in `total` after."""
+    from rlz.transport.stats import Stat
+
+    since = time.monotonic()
+    row.set(Stat.WAITING_SINCE, since)
+    row.set(Stat.WAITING_FOR, float(reason))
+    try:
+        yield
+    finally:
+        row.set(Stat.WAITING_FOR, 0.0)
+        row.add(total, time.monotonic() - since)
+
+
+def run_worker(load: Callable[[], Callable[[WorkerSpec, "Streams"], Worker]]) -> None:
+    """Run this process as a worker and exit; the `main` of every role module.
+
+    Parameters
+    ----------
+    load
+        Imports and returns the role's class. It is called after the process is bound to its parent, so that a heavy
+        import (torch takes seconds) never outlives a controller that was killed meanwhile.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--spec-fd", type=int, required=True)
+    spec_fd = parser.parse_args().spec_fd
+    spec = WorkerSpec.from_json(os.pread(spec_fd, os.fstat(spec_fd).st_size, 0).decode())
+    os.close(spec_fd)
+
+    from rlz._native import bind_to_parent
+
+    bind_to_parent(spec.parent_pid)
+    status = EXIT_ERROR
+    try:
+        _prepare(spec)
+        _live(spec, load)
+        status = 0
+    except BaseException as error:
+        report = Report.of(error)
+        report.write(spec.error_fd)
+        print(report.error, report.traceback, sep="\n", file=sys.stderr, flush=True)
+    # No interpreter teardown: threads of a simulator could hold it up, and there is nothing left to save.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _prepare(spec: WorkerSpec) -> None:
+    global _notice_fd
+    os.umask(0o077)
+    faulthandler.enable()
+    _notice_fd = spec.notice_fd
+    for fd in (spec.error_fd, spec.notice_fd):
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    sys.path.extend(path for path in spec.sys_path if path not in sys.path)
+    Path(spec.run_dir).stat()
+
+
+def _live(spec: WorkerSpec, load: Callable[[], Callable[[WorkerSpec, "Streams"], Worker]]) -> None:
+    from rlz.transport import Streams
+
+    streams = Streams.attach(spec.fds, spec.role)
+    worker = load()(spec, streams)
+    worker.start()
+    while worker.step(None):
+        pass
+    worker.close()
+    Report(done=True).write(spec.error_fd)

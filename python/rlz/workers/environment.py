@@ -1,0 +1,135 @@
+"""One environment as a sampler or an evaluator drives it: conversion, checks, and errors that say where.
+
+Observations are written, flat and in the storage dtype, into arrays of the caller; actions come in [-1, 1].
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz.envs.actions import ActionMap
+from rlz.errors import EnvError, NonFiniteError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from rlz.envs.spaces import EnvSpec
+
+_REWARD_LIMIT = float(np.finfo(np.float32).max)
+_EVALUATION_BIT = 1 << 30
+
+
+def training_seed(sequence: np.random.SeedSequence) -> int:
+    """Reset seed of a training environment, below 2**30."""
+    return int(sequence.generate_state(1)[0]) & (_EVALUATION_BIT - 1)
+
+
+def evaluation_seed(sequence: np.random.SeedSequence) -> int:
+    """Reset seed of an evaluation episode, from 2**30 to 2**31: never one of training."""
+    return training_seed(sequence) | _EVALUATION_BIT
+
+
+class Environment:
+    """A Gymnasium environment behind the two calls that rlz needs.
+
+    Parameters
+    ----------
+    env : the environment, as `rlz.envs.make` made it.
+    env_spec : its spaces, as the controller saw them.
+    worker : name of the worker, for error messages.
+    """
+
+    def __init__(self, env: "gymnasium.Env[Any, Any]", env_spec: "EnvSpec", worker: str) -> None:
+        self._name = env_spec.env_id
+        self._worker = worker
+        self._env = env
+        self._shape = tuple(env_spec.obs_shape)
+        self._float = np.dtype(env_spec.obs_dtype).kind == "f"
+        # 0 times a finite number is 0, times anything else NaN: one dot product finds every value that is not finite.
+        self._zeros = np.zeros(env_spec.obs_dim, env_spec.obs_dtype)
+        self._to_env = ActionMap.of(env_spec).to_env
+        self._steps = 0
+
+    @property
+    def steps(self) -> int:
+        """Calls of `step` so far."""
+        return self._steps
+
+    def reset(self, obs: NDArray[Any], seed: int | None = None) -> None:
+        """Reset; the first observation goes to `obs` [obs_dim].
+
+        Raises
+        ------
+        EnvError
+            The environment raised, or gave an observation of another shape.
+        NonFiniteError
+            A value of the observation is not finite, or does not fit the storage dtype.
+        """
+        try:
+            first, _ = self._env.reset(seed=seed)
+        except (Exception, SystemExit) as error:
+            raise self._raised("reset", error) from error
+        self._store(first, obs)
+
+    def step(self, action: NDArray[np.float32], next_obs: NDArray[Any]) -> tuple[float, bool, bool]:
+        """Take one step; the (at an end: true final) observation goes to `next_obs` [obs_dim].
+
+        Parameters
+        ----------
+        action : [action_dim], each in [-1, 1].
+        next_obs : [obs_dim], storage dtype; written.
+
+        Returns
+        -------
+        (reward, terminated, truncated)
+
+        Raises
+        ------
+        EnvError, NonFiniteError
+            As `reset`; also for a reward that is not finite in float32.
+        """
+        self._steps += 1
+        try:
+            obs, reward, terminated, truncated, _ = self._env.step(self._to_env(action))
+        except (Exception, SystemExit) as error:
+            raise self._raised("step", error) from error
+        self._store(obs, next_obs)
+        value = float(reward)
+        if not -_REWARD_LIMIT <= value <= _REWARD_LIMIT:
+            what = f"the reward {value}"
+            raise NonFiniteError(f"{self._where('step')} gave {what}, which is not a finite float32 number")
+        return value, bool(terminated), bool(truncated)
+
+    def render(self) -> Any:
+        """Return the current frame (with render_mode "rgb_array": uint8 [height, width, 3])."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment; an error while closing changes no result and is dropped."""
+        try:
+            self._env.close()
+        except Exception as error:
+            print(f"{self._name}: close() raised {type(error).__name__}: {error}")
+
+    def _store(self, obs: Any, into: NDArray[Any]) -> None:
+        if not isinstance(obs, np.ndarray):
+            obs = np.asarray(obs)
+        if obs.shape != self._shape:
+            raise EnvError(
+                f"{self._where('step')} gave an observation of shape {obs.shape}; its observation_space has {self._shape}"
+            )
+        into[:] = obs if obs.ndim == 1 else obs.reshape(-1)
+        if self._float and into.dot(self._zeros) != 0.0:
+            bad = int(np.flatnonzero(~np.isfinite(into))[0])
+            raise NonFiniteError(
+                f"{self._where('step')} gave an observation whose value number {bad} is {obs.reshape(-1)[bad]}: not a "
+                f"finite {into.dtype} number. Fix the environment (or, if it is only too large, use --obs-dtype native)"
+            )
+
+    def _where(self, call: str) -> str:
+        return f"environment {self._name} in worker {self._worker} ({call} {self._steps} of this worker's environment)"
+
+    def _raised(self, call: str, error: BaseException) -> EnvError:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return EnvError(f"{self._where(call)} raised {text}")

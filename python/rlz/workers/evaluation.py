@@ -1,0 +1,110 @@
+"""Playing whole episodes with a fixed policy: the one code path of evaluation, in training and after (`rlz eval`)."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz._native import Policy
+from rlz.config.seeds import Role, stream
+from rlz.workers.environment import Environment, evaluation_seed
+
+if TYPE_CHECKING:
+    from rlz.envs.spaces import EnvSpec
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes of one policy, in the order of their reset seeds.
+
+    Attributes
+    ----------
+    returns : sum of the environment's own (unnormalised, undiscounted) rewards of each episode.
+    lengths : env steps of each episode.
+    wall_s : seconds it took.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    wall_s: float
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns (of the population: no correction for the sample size)."""
+        return float(np.std(self.returns))
+
+    @property
+    def mean_length(self) -> float:
+        """Mean length."""
+        return float(np.mean(self.lengths))
+
+    @property
+    def std_length(self) -> float:
+        """Standard deviation of the lengths."""
+        return float(np.std(self.lengths))
+
+
+def evaluation_seeds(episodes: int) -> list[int]:
+    """Reset seeds of the evaluation episodes.
+
+    A fixed list: the same for every evaluation of every run, so that figures of different runs and seeds compare the
+    same starts. A longer list begins with the shorter one. Never a reset seed of training (`environment.py`).
+    """
+    return [evaluation_seed(stream(0, Role.EVALUATION, env=i)) for i in range(episodes)]
+
+
+def play(
+    env: Environment,
+    policy: Policy,
+    env_spec: "EnvSpec",
+    seeds: Sequence[int],
+    *,
+    go_on: Callable[[], bool] | None = None,
+    frame: Callable[[Any], None] | None = None,
+) -> Evaluation | None:
+    """Play one deterministic episode for each reset seed.
+
+    Parameters
+    ----------
+    env : environment to play on.
+    policy : the actor, loaded.
+    env_spec : spaces of the environment; observations are stored as in training.
+    seeds : one per episode.
+    go_on : asked before every step; False gives up.
+    frame : called with every rendered frame.
+
+    Returns
+    -------
+    The evaluation, or None when `go_on` said no.
+    """
+    obs: NDArray[Any] = np.zeros((1, env_spec.obs_dim), env_spec.obs_dtype)
+    action = np.zeros((1, env_spec.action_dim), np.float32)
+    began = time.monotonic()
+    returns: list[float] = []
+    lengths: list[int] = []
+    for seed in seeds:
+        env.reset(obs[0], seed)
+        if frame is not None:
+            frame(env.render())
+        total, length, done = 0.0, 0, False
+        while not done:
+            if go_on is not None and not go_on():
+                return None
+            policy.act(obs, action, deterministic=True)
+            reward, terminated, truncated = env.step(action[0], obs[0])
+            if frame is not None:
+                frame(env.render())
+            total += reward
+            length += 1
+            done = terminated or truncated
+        returns.append(total)
+        lengths.append(length)
+    return Evaluation(tuple(returns), tuple(lengths), time.monotonic() - began)

@@ -1,0 +1,190 @@
+"""The evaluator: scores versions of the policy beside training, on its own environment.
+
+One evaluation per multiple of `eval_every` env steps, of the first version published at or after it; a multiple that
+passes while the evaluator is busy is skipped and counted. The final parameters are always scored, unless the run is
+stopped early. `checkpoints/best` is written from the very copy that was scored.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING, Policy
+from rlz.config.seeds import Role, stream
+from rlz.envs import make
+from rlz.errors import WaitTimeoutError
+from rlz.networks.spec import actor_spec
+from rlz.runtime.policy_files import PolicyFiles, read_description, write_best
+from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.workers.base import WorkerSpec, notice, run_worker, waiting
+from rlz.workers.environment import Environment
+from rlz.workers.evaluation import Evaluation, evaluation_seeds, play
+
+if TYPE_CHECKING:
+    from rlz.transport import Streams
+
+POLL_S = 0.2
+"""Seconds of one wait for a version, between looks at the run's state; the process sleeps meanwhile."""
+
+
+_NEVER = 2**62
+
+
+class Evaluator:
+    """Scores published versions.
+
+    Parameters
+    ----------
+    spec : names and the stats slot; a successor of a killed evaluator goes on after the last evaluation in its slot.
+    streams : the run's streams.
+    """
+
+    def __init__(self, spec: WorkerSpec, streams: "Streams") -> None:
+        self._spec = spec
+        self._streams = streams
+        config = self._config = spec.run_config()
+        self._env_spec = spec.environment()
+        self._stats = StatsRow(streams.stats, spec.slot)
+        self._actor = actor_spec(config, self._env_spec)
+        # Deterministic actions draw nothing; the seed only has to exist.
+        seed = stream(config.seed, Role.EVALUATION, worker=spec.index, incarnation=spec.incarnation)
+        self._policy = Policy(**self._actor, seed=seed.generate_state(4, np.uint64).tolist())
+        self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
+        self._parameters = np.zeros(streams.parameters.nbytes, np.uint8)
+        self._env = Environment(make(config), self._env_spec, spec.name)
+        self._seeds = evaluation_seeds(config.eval_episodes)
+        self._best_dir = Path(spec.run_dir) / "checkpoints" / "best"
+        # A predecessor that was killed left what it had scored on the stats board.
+        _, events = streams.stats.events(spec.slot, 0)
+        self._scored = int(events[-1][0]) if len(events) else 0
+        reached = int(events[-1][1]) if len(events) else streams.limiter.env_steps
+        self._due = self._multiple_after(reached)
+        self._best = self._read_best()
+
+    def start(self) -> None:
+        """Nothing: an evaluator waits for its first version."""
+
+    def step(self, timeout: float | None) -> bool:
+        """Make at most one evaluation; False after the final one, or when the run is being stopped."""
+        limiter = self._streams.limiter
+        state = limiter.state
+        if state in (STOPPING, CLOSED):
+            return False
+        if state == FINISHED:
+            if limiter.env_steps >= limiter.total_timesteps and self._subscriber.version() != self._scored:
+                self._evaluate(final=True)
+            return False
+        if self._wait(timeout):
+            self._evaluate(final=False)
+        return True
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _multiple_after(self, env_steps: int) -> int:
+        return (env_steps // self._config.eval_every + 1) * self._config.eval_every
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait for a version at or after the multiple that is due; False when there is none yet."""
+        if self._published(self._due):
+            return True
+        if timeout == 0.0:
+            return False
+        # The last multiple is left to the final evaluation, so past it there is only the end of the run to wait for.
+        due = self._due if self._due < self._streams.limiter.total_timesteps else _NEVER
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with waiting(self._stats, Waiting.PARAMETERS, Stat.WAIT_PARAMETERS_S):
+            while self._streams.limiter.state == RUNNING:
+                left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
+                if left < 0.0:
+                    return False
+                self._stats.set(Stat.HEARTBEAT, time.monotonic())
+                try:
+                    return self._subscriber.wait_env_steps(due, timeout=left) > 0
+                except WaitTimeoutError:
+                    continue
+        return False
+
+    def _evaluate(self, *, final: bool) -> None:
+        version, env_steps, updates = self._subscriber.read(self._parameters)
+        if not final:
+            self._skip(env_steps // self._config.eval_every - self._due // self._config.eval_every)
+        self._policy.load(self._parameters)
+        result = play(self._env, self._policy, self._env_spec, self._seeds, go_on=self._may_go_on)
+        if result is None:
+            return
+        self._scored = version
+        best = self._best is None or result.mean > self._best
+        if best:
+            self._write_best(result, version, env_steps, updates)
+        self._report(result, version, env_steps, updates, best)
+        self._due = self._multiple_after(env_steps)
+        while self._published(self._due):  # its first version has gone by while we were busy
+            self._skip(1)
+            self._due += self._config.eval_every
+
+    def _published(self, multiple: int) -> bool:
+        """Whether a version at or after the multiple is there. The last multiple is left to the final evaluation."""
+        if multiple >= self._streams.limiter.total_timesteps:
+            return False
+        try:
+            return self._subscriber.wait_env_steps(multiple, timeout=0.0) > 0
+        except WaitTimeoutError:
+            return False
+
+    def _skip(self, multiples: int) -> None:
+        if multiples > 0:
+            self._stats.add(Stat.EVALUATIONS_SKIPPED, float(multiples))
+
+    def _may_go_on(self) -> bool:
+        return self._streams.limiter.state not in (STOPPING, CLOSED)
+
+    def _write_best(self, result: Evaluation, version: int, env_steps: int, updates: int) -> None:
+        files = PolicyFiles.of(
+            self._config,
+            self._env_spec,
+            self._parameters,
+            version=version,
+            env_steps=env_steps,
+            updates=updates,
+            evaluation={
+                "return_mean": result.mean,
+                "return_std": result.std,
+                "length_mean": result.mean_length,
+                "episodes": len(result.returns),
+            },
+        )
+        try:
+            write_best(self._best_dir, files)
+        except OSError as error:
+            notice(f"{self._spec.name}: checkpoints/best could not be written ({error}); the previous one stays")
+            return
+        self._best = result.mean
+
+    def _read_best(self) -> float | None:
+        description = read_description(self._best_dir)
+        return None if description is None else float(description["evaluation"]["return_mean"])
+
+    def _report(self, result: Evaluation, version: int, env_steps: int, updates: int, best: bool) -> None:
+        event = (
+            *(float(version), float(env_steps), float(updates)),
+            *(result.mean, result.std, min(result.returns), max(result.returns)),
+            *(result.mean_length, result.std_length, float(len(result.returns))),
+            *(result.wall_s, float(best)),
+        )
+        self._stats.push_event(event)
+        self._stats.add(Stat.EVALUATIONS, 1.0)
+        self._stats.set(Stat.POLICY_VERSION, float(version))
+        if self._stats.get(Stat.READY_S) == 0.0:
+            self._stats.set(Stat.READY_S, time.monotonic())
+
+
+def _load() -> type[Evaluator]:
+    return Evaluator
+
+
+if __name__ == "__main__":
+    run_worker(_load)

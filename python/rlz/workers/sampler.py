@@ -1,0 +1,257 @@
+"""The sampler: steps its environments and writes their transitions to the replay buffer.
+
+Each environment has its own lane of the buffer and of the limiter. The loop steps environments one by one without a
+vector wrapper, so that truncation, the true final observation and resets are plain code. The actor runs in Rust.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, RUNNING, Policy
+from rlz.config.seeds import Role, stream
+from rlz.envs import make
+from rlz.errors import WaitTimeoutError
+from rlz.networks.spec import actor_spec
+from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.workers.base import WorkerSpec, run_worker, waiting
+from rlz.workers.environment import Environment, training_seed
+
+if TYPE_CHECKING:
+    from rlz.transport import Streams
+
+FLUSH_EVERY_S = 0.1
+"""Seconds between two writes of the running counts to the stats board."""
+
+VERSION_POLL_S = 0.2
+"""Seconds of one wait for the first parameters, between looks at the run's state."""
+
+
+class Sampler:
+    """Samples transitions with the newest policy.
+
+    A step index (ticket) of the limiter belongs to each transition: below `learning_starts` the action is uniform,
+    from there on the policy's. A ticket is given back as done only after its row is in the buffer.
+
+    Parameters
+    ----------
+    spec : lanes to write, seeds and names.
+    streams : the run's streams.
+    """
+
+    def __init__(self, spec: WorkerSpec, streams: "Streams") -> None:
+        self._spec = spec
+        self._streams = streams
+        config = self._config = spec.run_config()
+        env_spec = spec.environment()
+        self._lanes = list(spec.lanes)
+        self._stats = StatsRow(streams.stats, spec.slot)
+        self._envs = [Environment(make(config), env_spec, spec.name) for _ in self._lanes]
+        seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
+        self._policy = Policy(**actor_spec(config, env_spec), seed=seed.generate_state(4, np.uint64).tolist())
+        self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
+        self._writer = streams.replay.writer(self._lanes, worker=spec.worker_id)
+        count = len(self._lanes)
+        self._tickets = np.full(count, -1, np.int64)
+        self._obs = np.zeros((count, env_spec.obs_dim), env_spec.obs_dtype)
+        self._actions = np.zeros((count, env_spec.action_dim), np.float32)
+        self._rows = [Row(streams.replay.stride, streams.replay.fields) for _ in self._lanes]
+        self._flags = [FLAG_FIRST] * count
+        self._returns = [0.0] * count
+        self._lengths = [0] * count
+        self._warming_up = True
+        self._started = False
+        self._pending_steps = 0
+        self._pending_lag = 0
+        self._pending_lag_count = 0
+        self._flushed_at = 0.0
+
+    def start(self) -> None:
+        """Reset every environment; the only seeded resets of this incarnation."""
+        spec = self._spec
+        for i, lane in enumerate(self._lanes):
+            seed = stream(self._config.seed, Role.ENV, worker=spec.index, env=lane, incarnation=spec.incarnation)
+            self._envs[i].reset(self._obs[i], training_seed(seed))
+        self._flushed_at = time.monotonic()
+
+    def step(self, timeout: float | None) -> bool:
+        """Make one transition in every environment that the replay ratio allows one; False at the end of the run."""
+        tickets = self._tickets
+        limiter = self._streams.limiter
+        try:
+            granted = limiter.acquire_steps(self._lanes, tickets, worker=self._spec.worker_id, timeout=0.0)
+        except WaitTimeoutError:
+            self._flush()
+            if timeout == 0.0:
+                return True
+            with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
+                try:
+                    granted = limiter.acquire_steps(self._lanes, tickets, worker=self._spec.worker_id, timeout=timeout)
+                except WaitTimeoutError:
+                    return True
+        if granted == 0:
+            self._flush()
+            return False
+        if self._warming_up:
+            version = self._choose_warming_up(timeout)
+            if version is None:
+                return True
+        elif granted == len(tickets):
+            version = self._policy.refresh(self._subscriber)
+            self._policy.act(self._obs, self._actions)
+        else:
+            version = self._policy.refresh(self._subscriber)
+            self._act_for(np.flatnonzero(tickets >= 0))
+        for i, ticket in enumerate(tickets.tolist()):
+            if ticket >= 0:
+                self._transition(i, ticket, version)
+        return True
+
+    def close(self) -> None:
+        """Give the lanes back and close the environments."""
+        self._flush()
+        self._writer.close()
+        for env in self._envs:
+            env.close()
+
+    def _transition(self, i: int, ticket: int, version: int) -> None:
+        lane = self._lanes[i]
+        row = self._rows[i]
+        obs = self._obs[i]
+        action = self._actions[i]
+        if ticket < self._config.learning_starts:
+            version = 0  # uniform: no parameters were used
+        else:
+            self._pending_lag += self._subscriber.version() - version
+            self._pending_lag_count += 1
+        row.obs[:] = obs
+        row.action[:] = action
+        reward, terminated, truncated = self._envs[i].step(action, row.next_obs)
+        row.reward[()] = reward
+        row.discount[()] = 0.0 if terminated else self._config.gamma
+        flags = self._flags[i]
+        if terminated:
+            flags |= FLAG_TERMINATED
+        if truncated:
+            flags |= FLAG_TRUNCATED
+        self._writer.append_packed(lane, row.packed, version=version, flags=flags)
+        self._streams.limiter.complete_step(lane)
+        self._returns[i] += reward
+        self._lengths[i] += 1
+        self._pending_steps += 1
+        now = time.monotonic()
+        if terminated or truncated:
+            self._end_episode(i, ticket, now)
+        else:
+            self._flags[i] = 0
+            obs[:] = row.next_obs
+        if now - self._flushed_at >= FLUSH_EVERY_S or not self._started:
+            self._flush(now)
+
+    def _end_episode(self, i: int, ticket: int, now: float) -> None:
+        stats = self._stats
+        stats.add(Stat.EPISODES, 1.0)
+        stats.add(Stat.RETURN_SUM, self._returns[i])
+        stats.add(Stat.LENGTH_SUM, float(self._lengths[i]))
+        stats.push_event((self._returns[i], float(self._lengths[i]), float(ticket + 1), float(self._lanes[i]), now))
+        self._returns[i] = 0.0
+        self._lengths[i] = 0
+        self._flags[i] = FLAG_FIRST
+        self._envs[i].reset(self._obs[i])
+
+    def _choose_warming_up(self, timeout: float | None) -> int | None:
+        """Choose actions while some tickets are below `learning_starts`; None when the first parameters are missing."""
+        granted = np.flatnonzero(self._tickets >= 0)
+        trained = np.flatnonzero(self._tickets >= self._config.learning_starts)
+        version = 0
+        if len(trained):
+            if not self._wait_for_parameters(timeout):
+                return None
+            version = self._policy.refresh(self._subscriber)
+            self._act_for(trained)
+        for i in granted[self._tickets[granted] < self._config.learning_starts]:
+            self._policy.uniform(self._actions[i : i + 1])
+        # Tickets of a lane only grow, so once every lane is past the warm-up all are for good.
+        self._warming_up = len(trained) < len(self._lanes)
+        return version
+
+    def _act_for(self, which: NDArray[np.intp]) -> None:
+        actions = np.empty((len(which), self._actions.shape[1]), np.float32)
+        self._policy.act(self._obs[which], actions)
+        self._actions[which] = actions
+
+    def _wait_for_parameters(self, timeout: float | None) -> bool:
+        if self._subscriber.version() > 0:
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._flush()
+        with waiting(self._stats, Waiting.PARAMETERS, Stat.WAIT_PARAMETERS_S):
+            while self._streams.limiter.state == RUNNING:
+                left = VERSION_POLL_S if deadline is None else min(VERSION_POLL_S, deadline - time.monotonic())
+                if left < 0.0:
+                    return False
+                try:
+                    return self._subscriber.wait_newer(0, timeout=left) > 0
+                except WaitTimeoutError:
+                    continue
+        return False
+
+    def _flush(self, now: float | None = None) -> None:
+        now = time.monotonic() if now is None else now
+        stats = self._stats
+        if self._pending_steps:
+            if not self._started:
+                self._started = True
+                stats.set(Stat.READY_S, now)
+            stats.add(Stat.ENV_STEPS, float(self._pending_steps))
+            stats.add(Stat.ROWS_WRITTEN, float(self._pending_steps))
+            stats.add(Stat.POLICY_LAG_SUM, float(self._pending_lag))
+            stats.add(Stat.POLICY_LAG_COUNT, float(self._pending_lag_count))
+            self._pending_steps = self._pending_lag = self._pending_lag_count = 0
+        stats.set(Stat.POLICY_VERSION, float(self._policy.version))
+        stats.set(Stat.HEARTBEAT, now)
+        self._flushed_at = now
+
+
+class Row:
+    """One packed row of the replay buffer and views of its fields (flat: obs, action, next_obs; 0-d: the others)."""
+
+    obs: NDArray[Any]
+    action: NDArray[np.float32]
+    next_obs: NDArray[Any]
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+
+    def __init__(self, stride: int, fields: list[tuple[str, str, tuple[int, ...], int]]) -> None:
+        # The words behind the bytes: every field keeps its natural alignment.
+        self.packed = np.zeros(stride // 8, np.uint64).view(np.uint8)
+        for name, dtype, shape, offset in fields:
+            flat = (int(np.prod(shape)),) if shape else ()
+            setattr(self, name, np.ndarray(flat, NUMPY_DTYPES[dtype], self.packed.data, offset))
+
+
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "u8": np.dtype(np.uint8),
+    "i8": np.dtype(np.int8),
+    "u16": np.dtype(np.uint16),
+    "i16": np.dtype(np.int16),
+    "u32": np.dtype(np.uint32),
+    "i32": np.dtype(np.int32),
+    "u64": np.dtype(np.uint64),
+    "i64": np.dtype(np.int64),
+    "bool": np.dtype(np.bool_),
+}
+"""Field types of the transport that numpy has."""
+
+
+def _load() -> type[Sampler]:
+    return Sampler
+
+
+if __name__ == "__main__":
+    run_worker(_load)
