@@ -15,9 +15,14 @@
 compile_error!("rlz needs 64-bit little-endian Linux (x86-64 or aarch64); on Windows use WSL2");
 
 pub mod error;
+mod kill;
 pub mod memory;
 pub mod owner;
+pub mod parameters;
+pub mod policy;
+pub mod replay;
 pub mod schema;
+pub mod stats;
 pub mod sync;
 pub mod wait;
 

@@ -9,6 +9,9 @@ use std::sync::Once;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
 
+/// Most lanes that a stream can have: lane + 1 takes 16 bits in state words, and a lane is an env slot in a row's meta.
+pub const MAX_LANES: usize = 65_535;
+
 /// Identity of a worker in all streams, 1 to 1022.
 ///
 /// The controller gives ids out, and gives one out again only after every stream's reaping for it has ended. Ten bits, so

@@ -97,7 +97,7 @@ impl Segment {
         let size = rustix::fs::fstat(&fd).map_err(|e| Error::system("fstat of a segment", e))?.st_size;
         let len = usize::try_from(size)
             .ok()
-            .filter(|len| *len >= PAGE && len % 8 == 0)
+            .filter(|len| *len >= PAGE && len.is_multiple_of(8))
             .ok_or_else(|| bad(format!("it has {size} bytes, expected a multiple of 8 and at least {PAGE}")))?;
         let options = {
             let mut options = MmapOptions::new();
@@ -176,7 +176,7 @@ impl Segment {
     fn bounds(&self, offset: usize, count: usize) -> Result<*const u8> {
         let end = count.checked_mul(8).and_then(|bytes| bytes.checked_add(offset));
         match end {
-            Some(end) if end <= self.map.len() && offset % 8 == 0 => Ok(self.map.as_ptr().wrapping_add(offset)),
+            Some(end) if end <= self.map.len() && offset.is_multiple_of(8) => Ok(self.map.as_ptr().wrapping_add(offset)),
             _ => Err(Error::invalid(
                 "segment range",
                 format!("{count} words at byte {offset}"),

@@ -1,0 +1,147 @@
+//! Which rows are the newest `buffer_size` of all lanes together.
+//!
+//! Committed counts say how many rows each lane has, not when they came. A lane whose sampler is gone must age out like any
+//! other, so a sampler keeps a short history of (all counts) at past totals and looks up how far each lane was when the
+//! total was `total - buffer_size`. Between two entries lanes are taken to have advanced evenly; before the first look the
+//! history is one entry, all zero, which makes a late attach assume that every lane grew in proportion to its count.
+
+use std::collections::VecDeque;
+
+/// Entries per window.
+const RESOLUTION: u64 = 1024;
+
+/// Committed counts of all lanes when their sum was `total`.
+#[derive(Debug, Clone)]
+struct Entry {
+    total: u64,
+    counts: Box<[u64]>,
+}
+
+/// The part of a lane that may be drawn: rows `start + 1 ..= end` (tickets).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Span {
+    /// Tickets up to here are too old.
+    pub(super) start: u64,
+    /// Last ticket.
+    pub(super) end: u64,
+}
+
+impl Span {
+    pub(super) fn len(self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// History of committed counts, bounded by about [`RESOLUTION`] entries of one word per lane.
+#[derive(Debug)]
+pub(super) struct History {
+    buffer_size: u64,
+    /// Most rows drawn from one lane.
+    most: u64,
+    entries: VecDeque<Entry>,
+}
+
+impl History {
+    pub(super) fn new(buffer_size: u64, lanes: usize, most: u64) -> Self {
+        let origin = Entry { total: 0, counts: vec![0; lanes].into() };
+        Self { buffer_size, most, entries: VecDeque::from([origin]) }
+    }
+
+    /// Note the counts of now and give each lane's span. Counts never fall.
+    pub(super) fn update(&mut self, counts: &[u64], spans: &mut [Span]) {
+        let total: u64 = counts.iter().sum();
+        let target = total.saturating_sub(self.buffer_size);
+        // Keep one entry at or before the target: its successor is the first one beyond.
+        let mut spare = None;
+        while self.entries.get(1).is_some_and(|entry| entry.total <= target) {
+            spare = self.entries.pop_front();
+        }
+        let before = &self.entries[0];
+        let (after_total, after) = self.entries.get(1).map_or((total, counts), |entry| (entry.total, &entry.counts));
+        // `share` of the rows between the two entries are too old. Lanes get their part by cumulative rounding, so the
+        // parts are whole and their sum is exact.
+        let share = u128::from(target.saturating_sub(before.total));
+        let between = u128::from((after_total - before.total).max(1));
+        let (mut rows, mut given) = (0, 0);
+        for (lane, span) in spans.iter_mut().enumerate() {
+            rows += u128::from(after[lane] - before.counts[lane]);
+            #[allow(clippy::cast_possible_truncation)] // at most `share`, a difference of u64
+            let upto = (rows * share / between) as u64;
+            let start = before.counts[lane] + (upto - given);
+            given = upto;
+            let end = counts[lane];
+            *span = Span { start: start.max(end.saturating_sub(self.most)), end };
+        }
+        let step = (self.buffer_size / RESOLUTION).max(1);
+        if total >= self.entries[self.entries.len() - 1].total + step {
+            let mut entry = spare.unwrap_or_else(|| Entry { total: 0, counts: counts.into() });
+            entry.total = total;
+            entry.counts.copy_from_slice(counts);
+            self.entries.push_back(entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn spans(history: &mut History, counts: &[u64]) -> Vec<(u64, u64)> {
+        let mut spans = vec![Span::default(); counts.len()];
+        history.update(counts, &mut spans);
+        spans.iter().map(|span| (span.start, span.end)).collect()
+    }
+
+    #[test]
+    fn a_lane_that_stopped_ages_out() {
+        let mut history = History::new(10, 2, 12);
+        assert_eq!(spans(&mut history, &[0, 0]), [(0, 0), (0, 0)]);
+        assert_eq!(spans(&mut history, &[5, 0]), [(0, 5), (0, 0)]);
+        assert_eq!(spans(&mut history, &[5, 5]), [(0, 5), (0, 5)]);
+        assert_eq!(spans(&mut history, &[5, 8]), [(3, 5), (0, 8)]);
+        assert_eq!(spans(&mut history, &[5, 10]), [(5, 5), (0, 10)]);
+        assert_eq!(spans(&mut history, &[5, 12]), [(5, 5), (2, 12)]);
+    }
+
+    #[test]
+    fn without_history_lanes_are_taken_in_proportion() {
+        let mut history = History::new(10, 2, 100);
+        assert_eq!(spans(&mut history, &[30, 10]), [(22, 30), (8, 10)]);
+    }
+
+    #[test]
+    fn a_lane_is_bounded_by_its_capacity() {
+        let mut history = History::new(10, 2, 6);
+        assert_eq!(spans(&mut history, &[30, 0]), [(24, 30), (0, 0)]);
+    }
+
+    proptest! {
+        /// Observed after every row, the spans are exactly the newest rows; observed rarely, their sum is exact still.
+        #[test]
+        fn the_window_is_exact(
+            lanes in prop::collection::vec(0usize..3, 1..400), size in 1u64..40, every in 1usize..50,
+        ) {
+            let mut often = History::new(size, 3, u64::MAX);
+            let mut rarely = History::new(size, 3, u64::MAX);
+            let mut counts = [0u64; 3];
+            for (i, lane) in lanes.iter().enumerate() {
+                counts[*lane] += 1;
+                let mut expected = counts;
+                for old in lanes[..=i].iter().rev().take(usize::try_from(size).unwrap()) {
+                    expected[*old] -= 1;
+                }
+                let expected: Vec<_> = expected.into_iter().zip(counts).collect();
+                prop_assert_eq!(spans(&mut often, &counts), expected);
+                if i % every == 0 {
+                    let got = spans(&mut rarely, &counts);
+                    prop_assert!(got.iter().all(|(start, end)| start <= end));
+                    let sum: u64 = got.iter().map(|(start, end)| end - start).sum();
+                    prop_assert_eq!(sum, size.min(i as u64 + 1));
+                }
+                prop_assert!(often.entries.len() <= 1026);
+            }
+        }
+    }
+}
