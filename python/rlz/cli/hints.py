@@ -39,4 +39,4 @@ def _bad_value(error: typer.BadParameter, cause: ValueError) -> str:
     first = details()[0]
     rule = first["msg"].removeprefix("Value error, ")
     name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.display_name_raw
-    return f"{name} {first['input']}: {rule[0].lower()}{rule[1:]}."
+    return f"{name} {first['input']}: {rule[0].lower()}{rule[1:].rstrip('.')}."

@@ -1,0 +1,178 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlz.cli import main
+from rlz.config import RunConfig
+from rlz.config.names import flag
+from rlz.config.schema import metadata
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """Configurations that `rlz.runtime.train` was called with; it returns 3."""
+    import rlz.runtime
+
+    seen: list[RunConfig] = []
+
+    def train(config: RunConfig) -> int:
+        seen.append(config)
+        return 3
+
+    monkeypatch.setattr(rlz.runtime, "train", train, raising=False)
+    return seen
+
+
+def test_every_option_reaches_the_configuration(trained: list[RunConfig]) -> None:
+    given: dict[str, Any] = {
+        "env": "my_pkg:MyEnv-v0",
+        "obs_dtype": "native",
+        "seed": 7,
+        "total_timesteps": 123,
+        "batch_size": 32,
+        "buffer_size": 999,
+        "learning_starts": 5,
+        "learning_rate": "lin_1e-3",
+        "gamma": 0.9,
+        "tau": 0.1,
+        "replay_ratio": 0.5,
+        "ratio_slack": 9.0,
+        "ent_coef": 0.2,
+        "target_entropy": -3.0,
+        "activation": "tanh",
+        "n_critics": 3,
+        "mode": "serial",
+        "samplers": 2,
+        "num_envs": 4,
+        "device": "cuda:1",
+        "threads": 2,
+        "publish_every": 4,
+        "eval_every": 0,
+        "eval_episodes": 3,
+        "runs_dir": "there",
+        "name": "it",
+        "checkpoint_every": 0.0,
+        "log_every": 1.0,
+        "wandb_project_name": "p",
+    }
+    line = [part for name, value in given.items() for part in (flag(name), str(value))]
+    line += [
+        "--hidden",
+        "64,32",
+        "--wrapper",
+        "a:B",
+        "--wrapper",
+        "c.d:E",
+        "--env-kwargs",
+        "x=1",
+        "--env-kwargs",
+        "y=no",
+    ]
+    line += ["--layer-norm", "--no-compile", "--no-save-replay", "--track"]
+    assert main(["train", "sac", *line]) == 3
+    expected = RunConfig(
+        **given, hidden=(64, 32), wrapper=("a:B", "c.d:E"), env_kwargs={"x": 1, "y": "no"},
+        layer_norm=True, compile=False, save_replay=False, track=True,
+    )  # fmt: skip
+    assert trained == [expected]
+    untouched = {
+        name for name in RunConfig.model_fields if getattr(expected, name) == RunConfig(env="A").__dict__[name]
+    }
+    assert untouched == {"algo"}
+
+
+def test_short_form_and_flags(trained: list[RunConfig]) -> None:
+    assert main(["train", "sac", "--env", "Ant-v4", "-n", "2e4", "--compile", "--save-replay", "--no-track"]) == 3
+    assert trained[0].total_timesteps == 20_000
+    assert trained[0].learning_starts == 10_000  # preset
+
+
+def test_help_shows_every_option_with_its_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    for name, field in RunConfig.model_fields.items():
+        if name == "algo":
+            continue
+        start = text.index(f" {flag(name)} ")
+        entry = text[start : start + 400]
+        if name != "env":
+            assert "[default: " in entry, name
+        assert metadata(field)["panel"].split(" (")[0] in text
+    assert "[default: 1000000]" in text
+    assert "-n" in text
+    assert "--no-compile" in text
+    assert "rlz train sac --env Ant-v4" in text
+
+
+def test_print_config_is_a_file_for_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: list[RunConfig]
+) -> None:
+    assert main(["train", "sac", "--env", "Pendulum-v1", "--seed", "4", "--print-config"]) == 0
+    text = capsys.readouterr().out
+    assert tomllib.loads(text)["seed"] == 4
+    assert 'preset sac.toml [env."Pendulum-v1"]' in text
+    path = tmp_path / "pendulum.toml"
+    path.write_text(text)
+    assert main(["train", "--config", str(path), "--seed", "5"]) == 3
+    assert (trained[0].env, trained[0].seed, trained[0].learning_rate) == ("Pendulum-v1", 5, 1e-3)
+    assert main(["train", "--config", str(path), "--print-config"]) == 0
+    assert f"# {path}" in capsys.readouterr().out
+
+
+ANT = ["sac", "--env", "Ant-v4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["Which algorithm?", "rlz train sac --env Ant-v4"]),
+        (["sac"], ["Which environment? Give --env"]),
+        (["sacc", "--env", "x"], ["Unknown algorithm 'sacc'. Did you mean sac?"]),
+        (["Ant-v4"], ["The algorithm comes first: rlz train sac --env Ant-v4"]),
+        (["sac", "Ant-v4"], ["unexpected extra argument", "rlz train sac --env Ant-v4"]),
+        ([*ANT, "--n-envs", "4"], ["No such option --n-envs", "rlz calls it --num-envs", "See rlz train --help"]),
+        ([*ANT, "--gradient-steps=1"], ["--replay-ratio", "gradient_steps"]),
+        (["--algo", "sac"], ["The algorithm comes first"]),
+        ([*ANT, "--batch_size", "3"], ["Write --batch-size: options have dashes"]),
+        ([*ANT, "--bach-size", "3"], ["Did you mean --batch-size"]),
+        ([*ANT, "--seed"], ["'--seed' requires an argument"]),
+        ([*ANT, "--gamma", "1.5"], ["--gamma 1.5: expected a number from 0 to 1."]),
+        ([*ANT, "-n", "1.5"], ["--total-timesteps 1.5: expected an integer from 1"]),
+        ([*ANT, "--mode", "sync"], ["--mode sync: expected async or serial. Did you mean async?"]),
+        ([*ANT, "--compile", "yes"], ["unexpected extra argument"]),
+        ([*ANT, "--env-kwargs", "x"], ["--env-kwargs x: expected key=value"]),
+        ([*ANT, "--samplers", "3", "--num-envs", "2"], ["--num-envs 2 is less than --samplers 3"]),
+    ],
+)
+def test_usage_errors(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert all(word in captured.err for word in words), captured.err
+    assert captured.out == ""
+
+
+def test_errors_of_files_have_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("n_envs = 2\nseed = 1\n")
+    assert main(["train", *ANT, "--config", str(path)]) == 1
+    assert capsys.readouterr().err == f"error: {path}: unknown key 'n_envs'. rlz calls it num_envs.\n"
+
+
+def test_an_rlz_error_of_the_run_has_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import rlz.runtime
+    from rlz.errors import EnvError
+
+    def train(config: RunConfig) -> int:
+        raise EnvError(f"{config.env} is closed today")
+
+    monkeypatch.setattr(rlz.runtime, "train", train, raising=False)
+    assert main(["train", *ANT]) == 1
+    assert capsys.readouterr().err == "error: Ant-v4 is closed today\n"

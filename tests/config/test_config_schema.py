@@ -1,0 +1,172 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rlz.config import RunConfig
+from rlz.config.overrides import expects
+from rlz.config.schema import metadata
+from rlz.errors import ConfigError
+
+
+def test_defaults_are_those_of_sb3() -> None:
+    config = RunConfig(env="Ant-v4")
+    assert (config.batch_size, config.buffer_size, config.learning_starts) == (256, 1_000_000, 100)
+    assert (config.learning_rate, config.gamma, config.tau) == (3e-4, 0.99, 0.005)
+    assert (config.hidden, config.activation, config.ent_coef) == ((256, 256), "relu", "auto")
+    assert config.total_timesteps == 1_000_000
+    assert config.checkpoint_every == 300.0
+
+
+def test_is_frozen_and_refuses_unknown_fields() -> None:
+    config = RunConfig(env="Ant-v4")
+    with pytest.raises(ValidationError):
+        config.seed = 2  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        RunConfig(env="Ant-v4", sede=2)  # type: ignore[call-arg]
+
+
+def test_environments_follow_samplers_unless_given() -> None:
+    assert RunConfig(env="Ant-v4", samplers=3).num_envs == 3
+    assert RunConfig(env="Ant-v4", samplers=3, num_envs=7).num_envs == 7
+
+
+@pytest.mark.parametrize(
+    ("ratio", "exact"), [(1, (1, 1)), (0.25, (1, 4)), (0.1, (1, 10)), (4.0, (4, 1)), (1e-3, (1, 1000)), ("free", None)]
+)
+def test_replay_ratio_is_an_exact_fraction(ratio: float | str, exact: tuple[int, int] | None) -> None:
+    assert RunConfig(env="Ant-v4", replay_ratio=ratio).ratio() == exact
+
+
+@pytest.mark.parametrize(
+    ("options", "slack"),
+    [
+        ({}, 1.0),
+        ({"num_envs": 4}, 4.0),
+        ({"replay_ratio": 8}, 8.0),
+        ({"replay_ratio": 0.25}, 1.0),
+        ({"replay_ratio": "free", "num_envs": 2}, 2.0),
+        ({"ratio_slack": 100}, 100.0),
+    ],
+)
+def test_default_slack_is_the_largest_of_environments_and_ratio(options: dict[str, object], slack: float) -> None:
+    assert RunConfig(env="Ant-v4", **options).slack() == slack  # type: ignore[arg-type]
+
+
+def test_learning_rate_constant_or_linear() -> None:
+    assert RunConfig(env="A", learning_rate=1e-3).learning_rate_at(10**6) == 1e-3
+    linear = RunConfig(env="A", learning_rate="lin_4e-4", total_timesteps=1000)
+    assert linear.learning_rate_at(0) == 4e-4
+    assert linear.learning_rate_at(500) == pytest.approx(2e-4)
+    assert linear.learning_rate_at(1000) == linear.learning_rate_at(2000) == 0.0
+
+
+def test_initial_temperature() -> None:
+    assert RunConfig(env="A").initial_ent_coef() == 1.0
+    assert RunConfig(env="A", ent_coef="auto_0.1").initial_ent_coef() == 0.1
+    assert RunConfig(env="A", ent_coef="0.2").initial_ent_coef() == 0.2
+
+
+@pytest.mark.parametrize("value", [1_000_000, 1e6, "1e6", "1000000", "1_000_000"])
+def test_integers_may_be_written_as_whole_numbers(value: object) -> None:
+    config = RunConfig(env="A", total_timesteps=value)  # type: ignore[arg-type]
+    assert config.total_timesteps == 1_000_000
+    assert isinstance(config.total_timesteps, int)
+
+
+@pytest.mark.parametrize("value", [1.5, "1.5", "1e-3", "x", True, None, [1], "1e400", "nan", 0, -1])
+def test_integers_that_are_none(value: object) -> None:
+    with pytest.raises(ValidationError):
+        RunConfig(env="A", total_timesteps=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["256,256", " 256 , 256 ", [256, 256], (256, 256.0)])
+def test_hidden_accepts_text_and_lists(value: object) -> None:
+    assert RunConfig(env="A", hidden=value).hidden == (256, 256)  # type: ignore[arg-type]
+    assert RunConfig(env="A", hidden="").hidden == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("gamma", [-0.1, 1.1, "nan", "x", True, [0.5]]),
+        ("tau", [0, 1.5]),
+        ("learning_rate", [0, -1, 2, "lin_", "lin_x", "lin_0", "log_1"]),
+        ("replay_ratio", [0, -1, "fre", "inf", 5000]),
+        ("ratio_slack", [0, 0.5]),
+        ("ent_coef", ["auto_", "auto_0", "auto_-1", -0.1, "aut"]),
+        ("target_entropy", ["aut", "nan"]),
+        ("hidden", ["0", "3,,3", "2.5", [-1], "x", 7.5, [[1]]]),
+        ("activation", ["Relu", ""]),
+        ("device", ["gpu", "cuda:", "cuda:x", 0, "cpu:0"]),
+        ("threads", [0, "many", 1.5, 10**6]),
+        ("samplers", [0, 1001]),
+        ("name", ["", "a/b", "..", "."]),
+        ("wrapper", [["a"], ["a:b:c"], "a:b", [1]]),
+        ("env_kwargs", [["a"], ["1a=2"], {"a": None}, "a=1"]),
+        ("log_every", [0, -1]),
+        ("compile", ["maybe", 2]),
+        ("env", ["", 3]),
+        ("algo", ["ppo2"]),
+    ],
+)
+def test_values_that_are_refused(name: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(ValidationError):
+            RunConfig(**{"env": "A", name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"samplers": 3, "num_envs": 2}, ("--num-envs 2", "--samplers 3")),
+        ({"buffer_size": 2, "num_envs": 3}, ("--buffer-size 2", "--num-envs 3")),
+        ({"ratio_slack": 2, "replay_ratio": 4}, ("--ratio-slack 2", "--replay-ratio 4")),
+        ({"mode": "serial", "replay_ratio": "free"}, ("--replay-ratio free", "--mode async")),
+    ],
+)
+def test_rules_between_options(options: dict[str, object], words: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunConfig(env="A", **options)  # type: ignore[arg-type]
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_toml_round_trip(tmp_path: Path) -> None:
+    config = RunConfig(
+        env="pkg:Ant-v4",
+        env_kwargs=["speed=2", "scale=0.5", 'name="a\\"b\\n"', "flag=True", "list=[1, 2]", "mode=human", "t={a = 1}"],  # type: ignore[arg-type]
+        wrapper=("a.b:C",),
+        learning_rate="lin_1e-5",
+        replay_ratio="free",
+        name="x y",
+        seed=2**63 - 1,
+        hidden=(8,),
+    )
+    assert config.env_kwargs == {
+        "speed": 2, "scale": 0.5, "name": 'a"b\n', "flag": True, "list": [1, 2], "mode": "human", "t": {"a": 1}
+    }  # fmt: skip
+    assert RunConfig.from_toml(config.to_toml()) == config
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml())
+    assert RunConfig.from_toml(path) == config
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_a_value_cannot_smuggle_keys_in() -> None:
+    text = "1\nother = 2"
+    assert RunConfig(env="A", env_kwargs=[f"a={text}"]).env_kwargs == {"a": text}  # type: ignore[arg-type]
+
+
+def test_from_toml_names_file_and_key(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text('env = "A"\nbatch_size = "many"\n')
+    with pytest.raises(ConfigError, match=r'my\.toml: batch_size = "many": expected an integer from 1'):
+        RunConfig.from_toml(path)
+
+
+def test_every_option_has_help_panel_and_expectation() -> None:
+    for name, field in RunConfig.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name
+        assert metadata(field)["panel"], name
+        assert expects(field), name
