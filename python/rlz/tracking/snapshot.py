@@ -130,10 +130,12 @@ class Reader:
         at = time.monotonic() if now is None else now
         infos = list(self.workers())
         board = self.streams.stats.read()
-        usages: dict[int, ProcessUsage | None] = {0: None}
+        usages: list[ProcessUsage | None] = []
+        seen = {0}
         for info in infos:
-            if info.pid not in usages:
-                usages[info.pid] = read_usage(info.pid)
+            # In serial mode all workers are one process: it counts once, for the first of them.
+            usages.append(read_usage(info.pid) if info.pid not in seen else None)
+            seen.add(info.pid)
             if info.role == "sampler":
                 for event in self.events(info.slot):
                     self._episodes.append((float(event[0]), float(event[1])))
@@ -151,7 +153,9 @@ class Reader:
             rows_lost=lost,
             return_mean=float(np.mean(returns)) if returns else None,
             length_mean=float(np.mean(lengths)) if lengths else None,
-            workers=tuple(WorkerReading(info, board[info.slot], usages[info.pid]) for info in infos),
+            workers=tuple(
+                WorkerReading(info, board[info.slot], usage) for info, usage in zip(infos, usages, strict=True)
+            ),
         )
 
     def events(self, slot: int) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """The tracker: reads the stats board, feeds the sinks, sums the run up."""
 
+import contextlib
 import csv
 import importlib.util
 import json
@@ -66,6 +67,7 @@ class Tracker:
         self._evaluations: list[Evaluation] = []
         self._earlier_best = _best_so_far(run_dir / "evaluations.csv")
         self._memory: dict[str, dict[str, int]] = {}
+        self._ready: dict[str, float] = {}
         self._summary: dict[str, Any] | None = None
         self._display: Display = NoDisplay() if quiet else TerminalDisplay(f"rlz  {run_dir.name}")
         self._sinks: dict[str, Sink] = {}
@@ -136,6 +138,9 @@ class Tracker:
                 seen["private"], seen["shared"] = worker.usage.private, worker.usage.shared
                 seen["private_peak"] = max(seen["private_peak"], worker.usage.private)
                 seen["shared_peak"] = max(seen["shared_peak"], worker.usage.shared)
+            # Kept from the first time on: a restarted worker writes its own.
+            if worker.info.role not in self._ready and (ready := reading.ready_at(worker.info.role)) is not None:
+                self._ready[worker.info.role] = ready
             if worker.info.role == "evaluator":
                 for event in self._reader.events(worker.info.slot):
                     self._evaluation(Evaluation.from_event(event))
@@ -171,18 +176,20 @@ class Tracker:
         try:
             call()
         except Exception as error:
-            self._sinks.pop(name, None)
+            failed = self._sinks.pop(name, None)
+            if failed is not None:
+                with contextlib.suppress(Exception):
+                    failed.close()
             self.note(f"{name} is not written any more: {type(error).__name__}: {error}")
 
     def _sum_up(self, status: str, reading: Reading) -> dict[str, Any]:
-        config = self._config
+        config, streams = self._config, self._streams
         wall_s = max(reading.at - self._started, 1e-9)
         whole = self._between(self._logged, reading)
         env_steps = reading.env_steps - self._reader.first_env_steps
         updates = reading.updates - self._reader.first_updates
         returns = [evaluation.return_mean for evaluation in self._evaluations]
         best = max([*returns, *self._earlier_best], default=None)
-        first_step, first_update = reading.ready_at("sampler"), reading.ready_at("learner")
         return {
             "status": status,
             "algo": config.algo,
@@ -206,8 +213,8 @@ class Tracker:
             "checkpoints": whole.checkpoints,
             "rows_lost": reading.rows_lost,
             "restarts": whole.restarts,
-            "first_env_step_s": _since(self._process_started, first_step),
-            "first_update_s": _since(self._process_started, first_update),
+            "first_env_step_s": self._ready_after("sampler"),
+            "first_update_s": self._ready_after("learner"),
             "waits_s": {
                 worker.info.name: {
                     reason: round(worker.waited(reason, reading.at), 3)
@@ -217,10 +224,16 @@ class Tracker:
                 for worker in reading.workers
             },
             "memory_bytes": self._memory,
-            "shared_memory_bytes": self._streams.nbytes,
+            "shared_memory_bytes": sum(
+                part.nbytes for part in (streams.replay, streams.limiter, streams.parameters, streams.stats)
+            ),
             "threads": self._learner_value(reading, Stat.THREADS),
             "compiled": self._learner_value(reading, Stat.COMPILED),
         }
+
+    def _ready_after(self, role: str) -> float | None:
+        """Seconds from the start of this process to the first step or update of a role."""
+        return round(self._ready[role] - self._process_started, 3) if role in self._ready else None
 
     @staticmethod
     def _learner_value(reading: Reading, stat: Stat) -> int | None:
@@ -253,7 +266,3 @@ def _best_so_far(path: Path) -> list[float]:
     except (OSError, ValueError, KeyError):
         return []
     return [max(returns)] if returns else []
-
-
-def _since(start: float, at: float | None) -> float | None:
-    return None if at is None else round(at - start, 3)

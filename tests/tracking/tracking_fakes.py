@@ -1,0 +1,77 @@
+"""A run without processes: a stats board, limiter and replay buffer that a test sets by hand."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlz.tracking import WorkerInfo
+from rlz.transport.stats import Stat
+
+
+class FakeBoard:
+    nbytes = 4096
+
+    def __init__(self, slots: int = 4) -> None:
+        self.values = np.zeros((slots, len(Stat)))
+        self.rings: dict[int, list[list[float]]] = {slot: [] for slot in range(slots)}
+
+    def read(self) -> np.ndarray:
+        return self.values.copy()
+
+    def events(self, slot: int, since: int) -> tuple[int, np.ndarray]:
+        ring = self.rings[slot]
+        return len(ring), np.array(ring[since:], np.float64).reshape(-1, 12)
+
+    def push(self, slot: int, *values: float) -> None:
+        self.rings[slot].append([*values, *[0.0] * (12 - len(values))])
+
+
+@dataclass
+class FakeLimiter:
+    env_steps: int = 0
+    updates: int = 0
+    nbytes: int = 4096
+
+
+@dataclass
+class FakeReplay:
+    rows: list[int] = field(default_factory=lambda: [0])
+    nbytes: int = 1 << 20
+
+    def committed(self) -> list[int]:
+        return list(self.rows)
+
+
+@dataclass
+class FakeParameters:
+    nbytes: int = 1000
+
+
+@dataclass
+class FakeStreams:
+    stats: FakeBoard = field(default_factory=FakeBoard)
+    limiter: FakeLimiter = field(default_factory=FakeLimiter)
+    replay: FakeReplay = field(default_factory=FakeReplay)
+    parameters: FakeParameters = field(default_factory=FakeParameters)
+
+    def step(self, env_steps: int, updates: int) -> None:
+        """Let the run go on: one sampler in slot 2, the learner in slot 0."""
+        self.limiter.env_steps += env_steps
+        self.limiter.updates += updates
+        self.replay.rows[0] += env_steps
+        self.stats.values[2][Stat.ENV_STEPS] += env_steps
+        self.stats.values[0][Stat.UPDATES] += updates
+
+
+def workers(pid: int | None = None) -> list[WorkerInfo]:
+    own = os.getpid() if pid is None else pid
+    return [
+        WorkerInfo("learner", "learner", 0, own),
+        WorkerInfo("evaluator", "evaluator", 1, 0),
+        WorkerInfo("sampler-0", "sampler", 2, own),
+    ]
+
+
+EVALUATION: tuple[Any, ...] = (7, 1000, 900, -150.0, 20.0, -180.0, -120.0, 200.0, 0.0, 10, 1.5, 1)
