@@ -16,6 +16,7 @@ compile_error!("rlz needs 64-bit little-endian Linux (x86-64 or aarch64); on Win
 
 pub mod error;
 mod kill;
+pub mod limiter;
 pub mod memory;
 pub mod owner;
 pub mod parameters;

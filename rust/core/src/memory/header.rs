@@ -60,10 +60,19 @@ pub enum Stream {
     ParameterPayload = 4,
     /// Stats board.
     Stats = 5,
+    /// Trajectory queue.
+    Queue = 6,
 }
 
 impl Stream {
-    const ALL: [Self; 5] = [Self::Replay, Self::Limiter, Self::ParameterControl, Self::ParameterPayload, Self::Stats];
+    const ALL: [Self; 6] = [
+        Self::Replay,
+        Self::Limiter,
+        Self::ParameterControl,
+        Self::ParameterPayload,
+        Self::Stats,
+        Self::Queue,
+    ];
 
     /// Name used in messages.
     #[must_use]
@@ -74,6 +83,7 @@ impl Stream {
             Self::ParameterControl => "parameter store (control)",
             Self::ParameterPayload => "parameter store (payload)",
             Self::Stats => "stats board",
+            Self::Queue => "trajectory queue",
         }
     }
 
@@ -86,16 +96,16 @@ impl Stream {
                 "lanes",
                 "total_timesteps",
                 "learning_starts",
-                "ratio numerator",
+                "ratio numerator (0: free)",
                 "ratio denominator",
-                "slack numerator",
-                "slack denominator",
+                "slack x denominator",
                 "first env step",
                 "first update",
             ],
             Self::ParameterControl => &["leases", "slots", "bytes per version"],
             Self::ParameterPayload => &["slots", "bytes per version"],
             Self::Stats => &["slots", "values", "event width", "event capacity"],
+            Self::Queue => &["slots", "stride", "when full", "redelivery", "max deliveries"],
         }
     }
 }

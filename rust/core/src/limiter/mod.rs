@@ -1,0 +1,374 @@
+//! Replay-ratio limiter: counts env steps and updates, holds their ratio, hands out the index of every env step.
+//!
+//! [`rule`] says who may go on, in whole numbers; [`counters`] keeps step indices on shared words so that none is lost when a
+//! process is killed; [`Limiter`] puts both into a segment and waits.
+
+pub mod counters;
+pub mod rule;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::memory::{Access, Header, Segment, Stream};
+use crate::owner::{MAX_LANES, WorkerId};
+use crate::sync::{AtomicU64, Ordering};
+use crate::wait::{Between, EventCount};
+
+use counters::{Claim, Counters};
+use rule::Rule;
+
+const NAME: &str = "limiter";
+
+/// What the run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u64)]
+pub enum State {
+    /// Steps and updates are granted.
+    Running = 0,
+    /// No more grants; open steps may be completed.
+    Stopping = 1,
+    /// The learner is done.
+    Finished = 2,
+    /// Waits raise `Error::Closed`.
+    Closed = 3,
+}
+
+impl State {
+    fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::Running,
+            1 => Self::Stopping,
+            2 => Self::Finished,
+            _ => Self::Closed,
+        }
+    }
+}
+
+// Words of the data region: each part on cache lines of its own (128 bytes, because neighbours are fetched together).
+const STATE: usize = 0;
+const UPDATES: usize = 16;
+const SAMPLERS: usize = 32;
+const LEARNER: usize = SAMPLERS + EventCount::WORDS;
+const COUNTERS: usize = LEARNER + EventCount::WORDS;
+
+/// A limiter in shared memory. Cheap to clone; clones share the learner's open updates.
+#[derive(Debug, Clone)]
+pub struct Limiter {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    segment: Segment,
+    rule: Rule,
+    lanes: usize,
+    data: usize,
+    first_step: u64,
+    /// Updates granted to this process and not completed. Private: a learner that is started again has none.
+    open_updates: AtomicU64,
+}
+
+impl Limiter {
+    /// Create a limiter. `env_steps` and `updates` are the counts that a resumed run goes on from.
+    pub fn create(rule: Rule, lanes: usize, run_id: u64, env_steps: u64, updates: u64) -> Result<Self> {
+        if lanes == 0 || lanes > MAX_LANES {
+            return Err(Error::invalid("lanes", lanes, format!("1 to {MAX_LANES} (one per environment)")));
+        }
+        for (what, count) in [("env_steps", env_steps), ("updates", updates)] {
+            if count > rule::MAX_COUNT {
+                return Err(Error::invalid(what, count, format!("at most {}", rule::MAX_COUNT)));
+            }
+        }
+        let [total, learning_starts, numerator, denominator, slack] = rule.to_words();
+        let params = [lanes as u64, total, learning_starts, numerator, denominator, slack, env_steps, updates];
+        let header = Header::new(Stream::Limiter, run_id, &params, Vec::new());
+        let data = header.data_offset()?;
+        let segment = Segment::create(NAME, Self::bytes(data, lanes))?;
+        header.write(&segment)?;
+        let limiter = Self::open(segment, rule, lanes, data, env_steps);
+        limiter.word(UPDATES).store(updates, Ordering::Relaxed);
+        limiter.counters().initialise(env_steps);
+        Header::publish(&limiter.inner.segment)?;
+        Ok(limiter)
+    }
+
+    /// Attach to the limiter behind a descriptor, which stays the caller's.
+    pub fn attach(fd: BorrowedFd<'_>) -> Result<Self> {
+        let segment = Segment::attach(fd, Access::ReadWrite)?;
+        let header = Header::read(&segment, Stream::Limiter)?;
+        let bad = |reason: String| Error::BadSegment { stream: NAME, reason };
+        let [lanes, rule @ .., first_step, _] = &header.params[..] else { unreachable!("checked by Header::read") };
+        let rule = rule.try_into().expect("eight parameters");
+        let rule = Rule::from_words(rule).map_err(|e| bad(e.to_string()))?;
+        let lanes = usize::try_from(*lanes).ok().filter(|lanes| (1..=MAX_LANES).contains(lanes));
+        let lanes = lanes.ok_or_else(|| bad(format!("{} lanes", header.params[0])))?;
+        let data = header.data_offset()?;
+        if segment.len() < Self::bytes(data, lanes) {
+            return Err(bad(format!("{} bytes are too few for {lanes} lanes", segment.len())));
+        }
+        Ok(Self::open(segment, rule, lanes, data, *first_step))
+    }
+
+    fn open(segment: Segment, rule: Rule, lanes: usize, data: usize, first_step: u64) -> Self {
+        let open_updates = AtomicU64::new(0);
+        Self { inner: Arc::new(Inner { segment, rule, lanes, data, first_step, open_updates }) }
+    }
+
+    fn bytes(data: usize, lanes: usize) -> usize {
+        data + (COUNTERS + Counters::words(lanes)) * 8
+    }
+
+    fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
+        let Inner { segment, data, .. } = &*self.inner;
+        segment.words(data + at * 8, count).expect("the size was checked when the segment was opened")
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words(at, 1)[0]
+    }
+
+    fn counters(&self) -> Counters<'_> {
+        Counters::new(self.words(COUNTERS, Counters::words(self.inner.lanes)))
+    }
+
+    fn samplers(&self) -> EventCount<'_> {
+        EventCount::new(self.words(SAMPLERS, EventCount::WORDS))
+    }
+
+    fn learner(&self) -> EventCount<'_> {
+        EventCount::new(self.words(LEARNER, EventCount::WORDS))
+    }
+
+    /// The rule that is held.
+    #[must_use]
+    pub fn rule(&self) -> &Rule {
+        &self.inner.rule
+    }
+
+    /// Number of lanes.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.inner.lanes
+    }
+
+    /// Bytes of shared memory.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        self.inner.segment.len()
+    }
+
+    /// What the run is doing.
+    pub fn state(&self) -> Result<State> {
+        self.inner.segment.check_fork(NAME)?;
+        // Acquire, pairs with the Release of `advance`.
+        Ok(State::from_word(self.word(STATE).load(Ordering::Acquire)))
+    }
+
+    /// Completed env steps.
+    pub fn env_steps(&self) -> Result<u64> {
+        self.inner.segment.check_fork(NAME)?;
+        Ok(self.completed())
+    }
+
+    fn completed(&self) -> u64 {
+        self.inner.first_step + self.counters().done()
+    }
+
+    /// Step indices handed out, those before a resume included.
+    pub fn granted(&self) -> Result<u64> {
+        self.inner.segment.check_fork(NAME)?;
+        Ok(self.counters().granted())
+    }
+
+    /// Completed updates.
+    pub fn updates(&self) -> Result<u64> {
+        self.inner.segment.check_fork(NAME)?;
+        // Acquire, pairs with the Release in `complete_updates`.
+        Ok(self.word(UPDATES).load(Ordering::Acquire))
+    }
+
+    /// Env steps that each lane completed since the limiter was made.
+    pub fn lane_steps(&self) -> Result<Vec<u64>> {
+        self.inner.segment.check_fork(NAME)?;
+        let counters = self.counters();
+        Ok((0..self.lanes()).map(|lane| counters.lane_done(lane)).collect())
+    }
+
+    /// Waits that a slice's end helped on (see [`EventCount::missed_wakeups`]).
+    pub fn missed_wakeups(&self) -> Result<u64> {
+        self.inner.segment.check_fork(NAME)?;
+        Ok(self.samplers().missed_wakeups() + self.learner().missed_wakeups())
+    }
+
+    /// Take the next step index for each lane, as many as the rule allows now; waits while that is none.
+    ///
+    /// `tickets[i]` = index for `lanes[i]`, or -1. The result is how many were granted; 0 when the caller gets no more:
+    /// all indices are out, or the state is not running. A lane with an open index gets that one again. Only the
+    /// owner of a lane may ask for it.
+    pub fn acquire_steps(
+        &self,
+        lanes: &[usize],
+        tickets: &mut [i64],
+        worker: WorkerId,
+        timeout: Option<Duration>,
+        between: Between<'_>,
+    ) -> Result<usize> {
+        self.inner.segment.check_fork(NAME)?;
+        if lanes.is_empty() || lanes.len() != tickets.len() {
+            let given = format!("{} lanes, {} tickets", lanes.len(), tickets.len());
+            return Err(Error::invalid("lanes and tickets", given, "one ticket per lane, at least one lane"));
+        }
+        for lane in lanes {
+            self.check_lane(*lane)?;
+        }
+        let counters = self.counters();
+        let granted = self.samplers().wait(worker, timeout, between, || {
+            match self.state()? {
+                State::Running => {}
+                State::Closed => return Err(Error::Closed { stream: NAME }),
+                State::Stopping | State::Finished => {
+                    tickets.fill(-1);
+                    return Ok(Some(0));
+                }
+            }
+            let (mut granted, mut over) = (0, false);
+            for (lane, ticket) in lanes.iter().zip(tickets.iter_mut()) {
+                // Updates only grow, so an old value is on the safe side. Read anew for every lane.
+                let claim = counters.claim(*lane, |index| self.inner.rule.may_step(index, self.updates_now()));
+                *ticket = match claim {
+                    Claim::Index(index) => {
+                        granted += 1;
+                        index.cast_signed()
+                    }
+                    Claim::Refused { index } => {
+                        over |= index >= self.inner.rule.total_timesteps();
+                        -1
+                    }
+                };
+            }
+            Ok((granted > 0 || over).then_some(granted))
+        })?;
+        if counters.granted() >= self.inner.rule.total_timesteps() {
+            // Whoever waits for the ratio must see that nothing is left. Repeated by every later call: if this process
+            // is killed here, the next one wakes them (and slices do).
+            self.samplers().notify();
+        }
+        granted.ok_or_else(|| timed_out("leave for an env step", timeout))
+    }
+
+    /// Count the env step whose transition is in the replay buffer.
+    pub fn complete_step(&self, lane: usize) -> Result<()> {
+        self.inner.segment.check_fork(NAME)?;
+        self.check_lane(lane)?;
+        if !self.counters().complete(lane) {
+            return Err(Error::invalid("complete_step", format!("lane {lane}"), "a lane with an open step index"));
+        }
+        self.learner().notify();
+        Ok(())
+    }
+
+    /// Leave for 1 to `most` updates; waits while the rule allows none. 0: no more, the run is over or stopping.
+    ///
+    /// For one learner thread. 0 comes only after the last env step was completed, so whoever ends the run on it cuts
+    /// no sampler short.
+    pub fn acquire_updates(
+        &self,
+        most: u64,
+        worker: WorkerId,
+        timeout: Option<Duration>,
+        between: Between<'_>,
+    ) -> Result<u64> {
+        self.inner.segment.check_fork(NAME)?;
+        if most == 0 {
+            return Err(Error::invalid("most", 0, "at least 1"));
+        }
+        let granted = self.learner().wait(worker, timeout, between, || {
+            match self.state()? {
+                State::Running => {}
+                State::Closed => return Err(Error::Closed { stream: NAME }),
+                State::Stopping | State::Finished => return Ok(Some(0)),
+            }
+            let open = self.updates_now() + self.inner.open_updates.load(Ordering::Relaxed);
+            let steps = self.completed();
+            let allowed = self.inner.rule.updates_allowed(open, steps).min(most);
+            if allowed > 0 {
+                self.inner.open_updates.fetch_add(allowed, Ordering::Relaxed);
+                return Ok(Some(allowed));
+            }
+            Ok(self.inner.rule.no_more_updates(open, steps).then_some(0))
+        })?;
+        granted.ok_or_else(|| timed_out("leave for an update", timeout))
+    }
+
+    /// Count updates that were granted and are done.
+    pub fn complete_updates(&self, count: u64) -> Result<()> {
+        self.inner.segment.check_fork(NAME)?;
+        let open = self.inner.open_updates.load(Ordering::Relaxed); // one learner thread
+        if count > open {
+            return Err(Error::invalid("complete_updates", count, format!("at most the {open} that are open")));
+        }
+        // Count first: a kill in between leaves nothing behind, for the open count is private. Release, pairs with the
+        // Acquire in `updates`.
+        self.word(UPDATES).fetch_add(count, Ordering::Release);
+        self.inner.open_updates.fetch_sub(count, Ordering::Relaxed);
+        self.samplers().notify();
+        Ok(())
+    }
+
+    /// No more grants; wakes everyone.
+    pub fn stop(&self) -> Result<()> {
+        self.advance(State::Stopping)
+    }
+
+    /// The learner is done; wakes everyone.
+    pub fn finish(&self) -> Result<()> {
+        self.advance(State::Finished)
+    }
+
+    /// Every present and later wait raises `Error::Closed`.
+    pub fn close(&self) -> Result<()> {
+        self.advance(State::Closed)
+    }
+
+    /// Forget a worker that is proven dead. Its open step indices stay with their lanes.
+    pub fn reap(&self, dead: WorkerId) -> Result<()> {
+        self.inner.segment.check_fork(NAME)?;
+        self.samplers().reap(dead);
+        self.learner().reap(dead);
+        Ok(())
+    }
+
+    /// States only go forward, so the order of concurrent calls does not matter.
+    fn advance(&self, state: State) -> Result<()> {
+        self.inner.segment.check_fork(NAME)?;
+        // Release, pairs with the Acquire in `state`.
+        self.word(STATE).fetch_max(state as u64, Ordering::Release);
+        self.samplers().notify();
+        self.learner().notify();
+        Ok(())
+    }
+
+    fn updates_now(&self) -> u64 {
+        // Acquire, pairs with the Release in `complete_updates`.
+        self.word(UPDATES).load(Ordering::Acquire)
+    }
+
+    fn check_lane(&self, lane: usize) -> Result<()> {
+        if lane < self.lanes() {
+            return Ok(());
+        }
+        Err(Error::invalid("lane", lane, format!("0 to {}", self.lanes() - 1)))
+    }
+}
+
+impl AsFd for Limiter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.segment.as_fd()
+    }
+}
+
+fn timed_out(what: &'static str, timeout: Option<Duration>) -> Error {
+    Error::Timeout { what, seconds: timeout.unwrap_or_default().as_secs_f64() }
+}
