@@ -73,7 +73,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["eval"], ["Missing argument 'RUN'", "See rlz eval --help"]),
         (["eval", "x", "--n-eval-episodes", "3"], ["Did you mean --episodes"]),
         (["eval", "x", "--episodes", "0"], ["--episodes 0:", "greater than or equal to 1"]),
-        (["bench", "trian"], ["workload trian", "'train'"]),
+        (["bench", "trian"], ["WORKLOAD trian", "'train'"]),
         (["profile", "--budget", "x"], ["--budget x:"]),
     ],
 )

@@ -1,3 +1,4 @@
+import importlib
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,14 @@ from rlz.config.schema import metadata
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """Configurations that `rlz.runtime.train` was called with; it returns 3."""
-    import rlz.runtime
-
     seen: list[RunConfig] = []
 
     def train(config: RunConfig) -> int:
         seen.append(config)
         return 3
 
-    monkeypatch.setattr(rlz.runtime, "train", train, raising=False)
+    # The module: the package has a function of the same name.
+    monkeypatch.setattr(importlib.import_module("rlz.runtime.train"), "train", train)
     return seen
 
 
@@ -167,12 +167,12 @@ def test_errors_of_files_have_status_1(tmp_path: Path, capsys: pytest.CaptureFix
 def test_an_rlz_error_of_the_run_has_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import rlz.runtime
     from rlz.errors import EnvError
 
     def train(config: RunConfig) -> int:
         raise EnvError(f"{config.env} is closed today")
 
-    monkeypatch.setattr(rlz.runtime, "train", train, raising=False)
+    # The module: the package has a function of the same name.
+    monkeypatch.setattr(importlib.import_module("rlz.runtime.train"), "train", train)
     assert main(["train", *ANT]) == 1
     assert capsys.readouterr().err == "error: Ant-v4 is closed today\n"

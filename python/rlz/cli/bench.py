@@ -9,6 +9,7 @@ EPILOG = """[bold]Examples[/bold]
 
   rlz bench train --env Ant-v4 --peers sb3 --rounds 5
   rlz bench train --env HalfCheetah-v5 --peers sb3,sbx --output result.json
+  rlz bench train --env Ant-v4 -- --samplers 2 --no-compile
   rlz bench replay
   rlz bench sampling --env Ant-v4"""
 
@@ -19,20 +20,39 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 def bench(
     workload: Annotated[
         Literal["train", "replay", "sampling"],
-        typer.Argument(help="What to measure: whole training, the replay buffer, or sampling with an idle learner."),
+        typer.Argument(
+            metavar="WORKLOAD", help="train (all of it), replay (the buffer) or sampling (with an idle learner)."
+        ),
     ],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TRAIN_OPTIONS", help="After --: options of rlz train, for train.", show_default=False),
+    ] = None,
     env: Annotated[str, typer.Option(metavar="ID", help="Gymnasium id.")] = "Ant-v4",
     peers: Annotated[
         str,
-        typer.Option(metavar="A,B", help="Libraries to measure beside rlz, each in its own environment: sb3, sbx."),
+        typer.Option(
+            metavar="A,B",
+            help=r"Libraries to measure beside rlz, each in its own environment: sb3, sbx. [dim]\[default: none][/dim]",
+            show_default=False,
+        ),
     ] = "",
     rounds: Annotated[int, typer.Option(metavar="INT", min=1, help="Interleaved rounds.")] = 3,
-    seconds: Annotated[float, typer.Option(metavar="S", min=1, help="Seconds measured per round and contestant.")] = 20,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            min=1,
+            help=r"Seconds of one measurement. [dim]\[default: 20 for train, else 8][/dim]",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=r"Write result, machine, versions and command as JSON. [dim]\[default: none][/dim]",
+            help="Write result, machine, versions and command as JSON; FILE.md: as Markdown, and JSON beside it. "
+            r"[dim]\[default: none][/dim]",
             show_default=False,
         ),
     ] = None,
@@ -40,5 +60,5 @@ def bench(
     """Measure in interleaved rounds; show medians, spread and ratios."""
     from rlz.bench import run_bench
 
-    names = [name for name in peers.split(",") if name]
-    run_bench(workload, env=env, peers=names, rounds=rounds, seconds=seconds, output=output)
+    names = [name.strip() for name in peers.split(",") if name.strip()]
+    run_bench(workload, env=env, peers=names, rounds=rounds, seconds=seconds, output=output, options=options or [])

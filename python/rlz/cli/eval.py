@@ -37,7 +37,6 @@ def evaluate(
 
     Prints mean, standard deviation, range and lengths of the returns, and the version that was scored.
     """
-    from rlz import runtime
+    from rlz.runtime.evaluate import evaluate as play
 
-    status: int = runtime.evaluate(run, episodes=episodes, checkpoint=checkpoint, video=video)
-    return status
+    return play(run, episodes=episodes, checkpoint=checkpoint, video=video)

@@ -32,10 +32,9 @@ def train(algo: str | None, config: Path | None, print_config: bool, **options: 
     if print_config:
         typer.echo(resolved.render(), nl=False)
         return 0
-    from rlz import runtime
+    from rlz.runtime.train import train as run
 
-    status: int = runtime.train(resolved.config)
-    return status
+    return run(resolved.config)
 
 
 _OWN: dict[str, Any] = {

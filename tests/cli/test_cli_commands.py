@@ -1,0 +1,85 @@
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlz.cli import main
+from rlz.config import RunConfig
+
+
+class Calls:
+    """Takes the place of a function, and returns `answer`."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+        self.seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.seen.append((arguments, named))
+        return self.answer
+
+
+def test_eval_passes_on_and_returns_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(4)
+    monkeypatch.setattr(importlib.import_module("rlz.runtime.evaluate"), "evaluate", calls)
+    assert main(["eval", "runs/x"]) == 4
+    assert main(["eval", "runs/x", "--episodes", "3", "--checkpoint", "best", "--video", "a.mp4"]) == 4
+    assert calls.seen == [
+        ((Path("runs/x"),), {"episodes": 10, "checkpoint": None, "video": None}),
+        ((Path("runs/x"),), {"episodes": 3, "checkpoint": "best", "video": Path("a.mp4")}),
+    ]
+
+
+def test_bench_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    monkeypatch.setattr(importlib.import_module("rlz.bench"), "run_bench", calls)
+    assert main(["bench", "replay"]) == 0
+    line = ["bench", "train", "--peers", "sb3, sbx", "--rounds", "5", "--seconds", "9", "--output", "o.md"]
+    assert main([*line, "--", "--samplers", "2"]) == 0
+    assert calls.seen == [
+        (
+            ("replay",),
+            {"env": "Ant-v4", "peers": [], "rounds": 3, "seconds": None, "output": None, "options": []},
+        ),
+        (
+            ("train",),
+            {
+                "env": "Ant-v4",
+                "peers": ["sb3", "sbx"],
+                "rounds": 5,
+                "seconds": 9.0,
+                "output": Path("o.md"),
+                "options": ["--samplers", "2"],
+            },
+        ),
+    ]
+
+
+def test_profile_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = Calls({"cores": 2})
+    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
+    assert main(["profile", "--env", "Ant-v4", "--budget", "30"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"cores": 2}
+    assert calls.seen == [(("Ant-v4", 30.0), {})]
+
+
+def test_runs_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["runs", "--runs-dir", str(tmp_path / "none")]) == 0
+    assert "rlz train sac --env Ant-v4" in capsys.readouterr().out
+    for name, seed in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text(RunConfig(env="Ant-v4", seed=seed).to_toml())
+    (tmp_path / "one" / "summary.json").write_text(
+        json.dumps({"status": "completed", "env_steps": 1234567, "env_steps_per_s": 98.7, "wall_s": 5.0})
+    )
+    (tmp_path / "odd [red]").mkdir()
+    (tmp_path / "odd [red]" / "config.toml").write_text("a: 1")
+    assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "status", "steps", "of", "steps/s", "last", "best", "started"]
+    one = next(line for line in lines if line.startswith("one"))
+    assert one.split()[1:5] == ["completed", "1,234,567", "1,000,000", "99"]
+    assert any(line.startswith("odd [red]") and "broken" in line for line in lines)
