@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from rlz.errors import RlzError
-from rlz.hardware import detect, probe, report
+from rlz.hardware import probe, report
+from rlz.hardware.detect import detect
 
 UPDATES = [
     {"plan": [["cpu", "eager", 1], ["cpu", "compiled", 1]]},

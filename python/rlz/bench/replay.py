@@ -17,7 +17,7 @@ from rlz.bench.train import PEER_SCRIPT
 
 BATCHES = (256, 8192)
 ROWS = 1_000_000
-METRICS = ("append", *(f"sample_{batch}" for batch in BATCHES))
+METRICS: tuple[str, ...] = ("append", *(f"sample_{batch}" for batch in BATCHES))
 
 
 def jobs(env: str, seconds: float, peers: Sequence[str], rows: int = ROWS) -> list[Job]:

@@ -20,7 +20,7 @@ from rlz.bench.environments import peer_python
 from rlz.bench.result import Job, Outcome
 from rlz.bench.train import TrainSettings, measure_peer, variants
 
-METRICS = ("env_steps_per_s",)
+METRICS: tuple[str, ...] = ("env_steps_per_s",)
 
 TURN_S = 1.0
 """Seconds of one side's turn."""
@@ -170,7 +170,8 @@ class ActionReader:
         self._replay = streams.replay
         self._to_env = ActionMap.of(env_spec).to_env
         self._ticket = 1
-        self._offsets = {name: (offset, dtype, shape) for name, dtype, shape, offset in streams.replay.fields}
+        self._obs_dtype = env_spec.obs_dtype
+        self._offsets = {name: (offset, shape) for name, _, shape, offset in streams.replay.fields}
 
     def next(self, count: int) -> tuple[list[Any], Any]:
         """Actions of the next `count` rows, and the next_obs of the last of them."""
@@ -182,17 +183,14 @@ class ActionReader:
         if copied != count:
             raise RuntimeError(f"{copied} of {count} rows could be read back")
         self._ticket += count
-        actions = self._column(rows, "action")
-        return [self._to_env(action) for action in actions], self._column(rows[-1:], "next_obs")[0]
+        actions = self._column(rows, "action", "float32")
+        return [self._to_env(action) for action in actions], self._column(rows[-1:], "next_obs", self._obs_dtype)[0]
 
-    def _column(self, rows: Any, name: str) -> Any:
+    def _column(self, rows: Any, name: str, dtype: str) -> Any:
         import numpy as np
 
-        from rlz.workers.sampler import NUMPY_DTYPES
-
-        offset, native, shape = self._offsets[name]
-        dtype: np.dtype[Any] = NUMPY_DTYPES[native]
-        size = int(np.prod(shape)) * dtype.itemsize
+        offset, shape = self._offsets[name]
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         return np.ascontiguousarray(rows[:, offset : offset + size]).view(dtype).reshape(len(rows), *shape)
 
 

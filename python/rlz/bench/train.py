@@ -20,7 +20,7 @@ from rlz.bench.environments import PEERS, peer_python
 from rlz.bench.result import Job, Outcome
 from rlz.errors import RlzError
 
-METRICS = ("env_steps_per_s",)
+METRICS: tuple[str, ...] = ("env_steps_per_s",)
 
 SETTLE_S = 5.0
 """The learner's thread count must have stood still for so long before the window starts."""
