@@ -67,5 +67,10 @@ def test_broken_folders_are_listed_as_such_and_others_are_not_runs(tmp_path):
 
 
 def test_listing_needs_no_numpy(tmp_path):
-    code = f"import sys\nfrom rlz.runtime.runs import list_runs\nlist_runs({str(tmp_path)!r})\nassert 'numpy' not in sys.modules"
+    code = f"""
+import sys
+from rlz.runtime.runs import list_runs
+list_runs({str(tmp_path)!r})
+assert "numpy" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", code], check=True)
