@@ -26,7 +26,9 @@ def profile(
         ),
     ] = None,
     budget: Annotated[float, typer.Option(metavar="S", min=1, help="Seconds to spend on measuring.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (keys: docs/profile.md) instead of tables.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON (keys: docs/profile.md) instead of tables.")
+    ] = False,
 ) -> None:
     """Show the hardware; with --env, also the sampling, replay and update rates measured on it."""
     from rich.console import Console
