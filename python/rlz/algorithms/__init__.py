@@ -1,0 +1,1 @@
+"""Algorithms: one readable file each, losses as pure functions of flat parameters and a batch."""

@@ -1,0 +1,53 @@
+"""Gradients and optimiser steps as pure functions of flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+def gradient(
+    loss: Callable[..., tuple[Tensor, Any]], parameters: Tensor, *constants: Any
+) -> tuple[Tensor, Tensor, Any]:
+    """Gradient of `loss(parameters, *constants)` with respect to its first argument alone.
+
+    `loss` returns (value, extra); the result is (gradient, value, extra), all detached. `torch.func.grad` does the same,
+    but its first use imports the whole compiler, which takes seconds and 150 MB; under `make_fx` both trace alike.
+    """
+    with torch.enable_grad():
+        leaf = parameters.detach().requires_grad_()
+        value, extra = loss(leaf, *constants)
+        (slope,) = torch.autograd.grad(value, leaf)
+    return slope.detach(), value.detach(), extra.detach()
+
+
+class Adam(NamedTuple):
+    """Parameters after an Adam step, with their moments."""
+
+    parameters: Tensor
+    mean: Tensor
+    square: Tensor
+
+
+def adam(p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor, learning_rate: Tensor) -> Adam:
+    """One Adam step (Kingma and Ba 2015, algorithm 1; beta 0.9 and 0.999, epsilon 1e-8 as in torch and SB3).
+
+    `step` is the 1-based count of this step (0-d). Bias corrections are computed in float64: in float32, 1 - 0.999
+    has only four correct digits.
+    """
+    step = step.double()
+    mean = mean + (1.0 - BETA1) * (gradient - mean)
+    square = BETA2 * square + (1.0 - BETA2) * gradient.square()
+    step_size = (learning_rate.double() / (1.0 - BETA1**step)).to(p.dtype)
+    correction = (1.0 - BETA2**step).sqrt().to(p.dtype)
+    return Adam(p - step_size * mean / (square.sqrt() / correction + EPS), mean, square)
+
+
+def polyak(target: Tensor, online: Tensor, tau: float) -> Tensor:
+    """Target network after a soft update: (1 - tau) * target + tau * online."""
+    return target + tau * (online - target)

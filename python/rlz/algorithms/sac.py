@@ -1,0 +1,248 @@
+"""Soft Actor-Critic with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905, algorithm 1).
+
+Defaults and order of work are those of Stable-Baselines3: critic, actor, temperature, target networks, all in every
+update; the actor's loss sees the new critic; both losses see the temperature from before its own step. The tanh
+correction is the numerically stable form. With n-step rows no entropy bonus is added for the intermediate steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlz.algorithms.base import Batch, Outcome, load_tensors
+from rlz.algorithms.optim import Adam, adam, gradient, polyak
+from rlz.errors import ConfigError
+from rlz.networks import mlp
+from rlz.networks.distributions import squashed_gaussian
+from rlz.networks.mlp import Mlp
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+
+class SacState(NamedTuple):
+    """Everything an update reads and writes: flat networks, Adam moments, and the count of updates."""
+
+    actor: Tensor  # [actor.numel]
+    critic: Tensor  # [critic.numel], all critics
+    target: Tensor  # [critic.numel], slow copy of the critics
+    log_alpha: Tensor  # [], log of the temperature
+    actor_mean: Tensor  # Adam's first moments ...
+    actor_square: Tensor  # ... and second ones
+    critic_mean: Tensor
+    critic_square: Tensor
+    alpha_mean: Tensor
+    alpha_square: Tensor
+    updates: Tensor  # [], int64
+
+
+@dataclass(frozen=True)
+class Sac:
+    """SAC for Box actions in [-1, 1].
+
+    Attributes
+    ----------
+    actor, critic
+        Layouts; `critic` is a stack of any number of critics, their minimum is used.
+    target_entropy
+        Entropy that the temperature is steered to (nats); -dim(A) in the paper.
+    ent_coef
+        Initial temperature when `learn_ent_coef`, else the fixed one.
+    tau
+        Polyak coefficient of the target critics.
+    """
+
+    metric_names: ClassVar[tuple[str, ...]] = (
+        "critic_loss",  # 0.5 * sum over critics of the mean squared TD error
+        "actor_loss",  # mean of alpha * log_prob - min Q
+        "ent_coef_loss",  # 0 with a fixed temperature
+        "ent_coef",  # temperature used by this update
+        "entropy",  # -mean log_prob of the actor's actions (nats)
+        "q_value",  # mean over batch and critics of Q(obs, action)
+    )
+    check_names: ClassVar[tuple[str, ...]] = (
+        "critic_loss",
+        "critic gradient",
+        "actor_loss",
+        "actor gradient",
+        "ent_coef_loss",
+    )
+
+    actor: Mlp
+    critic: Mlp
+    target_entropy: float
+    ent_coef: float = 1.0
+    learn_ent_coef: bool = True
+    tau: float = 0.005
+
+    # -- the losses ------------------------------------------------------------------------------------------------
+
+    def policy(self, actor: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Reparameterised actions [batch, action_dim] and their log-probabilities [batch]."""
+        return squashed_gaussian(self.actor(actor, obs), noise)
+
+    def q_values(self, critic: Tensor, obs: Tensor, action: Tensor) -> Tensor:
+        """Q of every critic: [critics, batch]."""
+        return self.critic(critic, torch.cat([obs, action], dim=-1)).squeeze(-1)
+
+    def td_target(self, actor: Tensor, target: Tensor, alpha: Tensor, batch: Batch, noise: Tensor) -> Tensor:
+        """Soft Bellman target r + discount * (min Q_target(s', a') - alpha * log pi(a'|s')) (equations 2, 3): [batch]."""
+        next_action, next_log_prob = self.policy(actor, batch.next_obs, noise)
+        next_q = self.q_values(target, batch.next_obs, next_action).amin(0)
+        return batch.reward + batch.discount * (next_q - alpha * next_log_prob)
+
+    def critic_loss(self, critic: Tensor, td_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Squared TD error (equation 5), summed over critics; the target is a constant. Also gives the mean Q."""
+        q = self.q_values(critic, batch.obs, batch.action)
+        return 0.5 * (q - td_target).square().mean(1).sum(), q.detach().mean()
+
+    def actor_loss(
+        self, actor: Tensor, critic: Tensor, alpha: Tensor, obs: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Alpha * log pi(a|s) - min Q(s, a) for reparameterised a (equation 7). Also gives log_prob [batch]."""
+        action, log_prob = self.policy(actor, obs, noise)
+        q = self.q_values(critic, obs, action).amin(0)
+        return (alpha * log_prob - q).mean(), log_prob.detach()
+
+    def ent_coef_loss(self, log_alpha: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """-log(alpha) * (log_prob + target entropy) (equation 18, with log alpha for alpha as in SB3); the entropy."""
+        return -log_alpha * (log_prob + self.target_entropy).mean(), -log_prob.mean()
+
+    # -- one update ------------------------------------------------------------------------------------------------
+
+    def update(self, state: SacState, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Outcome:
+        """Critic, actor, temperature and target networks, once. `noise` is [2, batch, action_dim]."""
+        s, step = state, state.updates + 1
+        alpha = s.log_alpha.exp() if self.learn_ent_coef else torch.full_like(s.log_alpha, self.ent_coef)
+
+        # Gradients are taken with respect to the first argument alone: the target of the critics, and the critics and
+        # the temperature inside the actor's loss, are constants.
+        td_target = self.td_target(s.actor, s.target, alpha, batch, noise[0])
+        critic_grad, critic_loss, q_value = gradient(self.critic_loss, s.critic, td_target, batch)
+        critic = adam(s.critic, s.critic_mean, s.critic_square, critic_grad, step, learning_rate)
+
+        actor_grad, actor_loss, log_prob = gradient(
+            self.actor_loss, s.actor, critic.parameters, alpha, batch.obs, noise[1]
+        )
+        actor = adam(s.actor, s.actor_mean, s.actor_square, actor_grad, step, learning_rate)
+
+        temperature = Adam(s.log_alpha, s.alpha_mean, s.alpha_square)
+        ent_coef_loss = torch.zeros_like(alpha)
+        if self.learn_ent_coef:
+            alpha_grad, ent_coef_loss, _ = gradient(self.ent_coef_loss, s.log_alpha, log_prob)
+            temperature = adam(*temperature, alpha_grad, step, learning_rate)
+
+        return Outcome(
+            state=SacState(
+                actor=actor.parameters,
+                critic=critic.parameters,
+                target=polyak(s.target, critic.parameters, self.tau),
+                log_alpha=temperature.parameters,
+                actor_mean=actor.mean,
+                actor_square=actor.square,
+                critic_mean=critic.mean,
+                critic_square=critic.square,
+                alpha_mean=temperature.mean,
+                alpha_square=temperature.square,
+                updates=step,
+            ),
+            metrics=torch.stack([critic_loss, actor_loss, ent_coef_loss, alpha, -log_prob.mean(), q_value]),
+            # A sum of squares overflows exactly where Adam's second moment would, so it is the right thing to check.
+            checks=torch.stack(
+                [critic_loss, critic_grad.square().sum(), actor_loss, actor_grad.square().sum(), ent_coef_loss]
+            ),
+        )
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_config(config: RunConfig, env_spec: EnvSpec) -> Sac:
+        """SAC with the networks and constants of a run."""
+        ent_coef, learn = parse_ent_coef(config.ent_coef)
+        sizes = env_spec.obs_dim, env_spec.action_dim, config.hidden, config.activation
+        return Sac(
+            actor=mlp.actor(*sizes, layer_norm=config.layer_norm),
+            critic=mlp.critics(*sizes, layer_norm=config.layer_norm, members=config.n_critics),
+            target_entropy=(
+                -float(env_spec.action_dim) if config.target_entropy == "auto" else float(config.target_entropy)
+            ),
+            ent_coef=ent_coef,
+            learn_ent_coef=learn,
+            tau=config.tau,
+        )
+
+    def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> SacState:
+        """Fresh state on the CPU; targets equal the critics."""
+        actor, critic = self.actor.init(generator, dtype), self.critic.init(generator, dtype)
+        log_alpha = torch.tensor(math.log(max(self.ent_coef, 1e-30)), dtype=dtype)
+        return SacState(
+            actor=actor,
+            critic=critic,
+            target=critic.clone(),
+            log_alpha=log_alpha,
+            actor_mean=torch.zeros_like(actor),
+            actor_square=torch.zeros_like(actor),
+            critic_mean=torch.zeros_like(critic),
+            critic_square=torch.zeros_like(critic),
+            alpha_mean=torch.zeros_like(log_alpha),
+            alpha_square=torch.zeros_like(log_alpha),
+            updates=torch.zeros((), dtype=torch.int64),
+        )
+
+    def noise_shape(self, batch_size: int) -> tuple[int, ...]:
+        """Noise of the target's actions, then of the actor's."""
+        return (2, batch_size, self.actor.outputs // 2)
+
+    def actor_parameters(self, state: SacState) -> Tensor:
+        """Flat actor, in the order of `rlz.networks.spec.actor_manifest`."""
+        return state.actor
+
+    def state_dict(self, state: SacState) -> dict[str, Tensor]:
+        """Views by name, for instance `actor.0.weight`, `target.critic.head.bias`, `adam.square.actor.0.weight`."""
+        networks = {
+            "": (self.actor, state.actor),
+            "adam.mean.": (self.actor, state.actor_mean),
+            "adam.square.": (self.actor, state.actor_square),
+        }
+        stacks = {
+            "": (self.critic, state.critic),
+            "target.": (self.critic, state.target),
+            "adam.mean.": (self.critic, state.critic_mean),
+            "adam.square.": (self.critic, state.critic_square),
+        }
+        named = {
+            prefix + name: view
+            for group in (networks, stacks)
+            for prefix, (layout, flat) in group.items()
+            for name, view in layout.named(flat).items()
+        }
+        return named | {
+            "log_alpha": state.log_alpha,
+            "adam.mean.log_alpha": state.alpha_mean,
+            "adam.square.log_alpha": state.alpha_square,
+            "updates": state.updates,
+        }
+
+    def load_state_dict(self, state: SacState, tensors: Mapping[str, Tensor]) -> None:
+        """Copy tensors into the state, in place. Raises CheckpointError where names, shapes or dtypes differ."""
+        load_tensors(self.state_dict(state), tensors)
+
+
+def parse_ent_coef(value: str | float) -> tuple[float, bool]:
+    """("auto", "auto_0.1" or a number) -> (initial temperature, whether it is learned)."""
+    text = str(value)
+    learn = text == "auto" or text.startswith("auto_")
+    try:
+        ent_coef = float((text.removeprefix("auto").removeprefix("_") or "1") if learn else text)
+    except ValueError:
+        ent_coef = math.nan
+    if not (math.isfinite(ent_coef) and (ent_coef > 0.0 or (ent_coef == 0.0 and not learn))):
+        raise ConfigError(f"ent_coef {value!r}: expected auto, auto_<initial value above 0>, or a number from 0")
+    return ent_coef, learn

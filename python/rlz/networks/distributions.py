@@ -1,0 +1,35 @@
+"""Action distributions of actors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LOG_STD_MIN = -20.0
+LOG_STD_MAX = 2.0
+
+
+def squashed_gaussian(head: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Sample tanh(mean + std * noise) and its log-probability (Haarnoja et al. 2018, appendix C).
+
+    Parameters
+    ----------
+    head
+        [batch, 2 * action_dim]: mean, then log_std (clamped to [-20, 2]).
+    noise
+        [batch, action_dim], standard normal.
+
+    Returns
+    -------
+    action [batch, action_dim] in (-1, 1), log_prob [batch].
+    """
+    mean, log_std = head.chunk(2, dim=-1)
+    log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    unsquashed = mean + log_std.exp() * noise
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+    # log(1 - tanh(u)^2) in a form that neither overflows nor cancels for large |u|.
+    squash = 2.0 * (math.log(2.0) - unsquashed - F.softplus(-2.0 * unsquashed))
+    return torch.tanh(unsquashed), (gaussian - squash).sum(-1)

@@ -1,0 +1,118 @@
+"""Multi-layer perceptrons as functions of one flat parameter vector, alone or N of them stacked in one batched product.
+
+Flat parameters make one Adam step, one Polyak step and one publication a single pass over memory. `split` is used to
+cut the vector because its gradient is one concatenation, where slices would each add a vector of zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlz.networks.spec import mlp_layout
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "silu": F.silu, "elu": F.elu}
+LAYER_NORM_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Layout and forward pass of an MLP; the parameters live elsewhere, in a flat vector of `numel` floats.
+
+    Attributes
+    ----------
+    members
+        None for one network (weights [in, out]); N for N networks of the same shape (weights [N, in, out]).
+    layer_norm
+        Normalise each hidden layer before its activation.
+    """
+
+    name: str
+    inputs: int
+    hidden: tuple[int, ...]
+    outputs: int
+    activation: str = "relu"
+    layer_norm: bool = False
+    members: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+
+    @cached_property
+    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and shape of every tensor, in flat order."""
+        stack = () if self.members is None else (self.members,)
+        one = mlp_layout(self.inputs, self.hidden, self.outputs, layer_norm=self.layer_norm)
+        return [(f"{self.name}.{name}", (*stack, *shape)) for name, shape in one]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of floats of every tensor, in flat order."""
+        return [math.prod(shape) for _, shape in self.layout]
+
+    @property
+    def numel(self) -> int:
+        """Length of the flat vector."""
+        return sum(self.sizes)
+
+    def unflatten(self, flat: Tensor) -> list[Tensor]:
+        """Views of the flat vector [numel] as the tensors of `layout`."""
+        parts = torch.split(flat, self.sizes)
+        return [part.view(shape) for part, (_, shape) in zip(parts, self.layout, strict=True)]
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of the flat vector by name."""
+        return {name: view for (name, _), view in zip(self.layout, self.unflatten(flat), strict=True)}
+
+    def init(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Fresh flat parameters [numel] on the CPU, distributed as torch.nn.Linear's: U(-1/sqrt(in), 1/sqrt(in))."""
+        flat = torch.empty(self.numel, dtype=dtype)
+        bound = 0.0
+        for name, tensor in self.named(flat).items():
+            if "norm" in name:
+                tensor.fill_(1.0 if name.endswith("weight") else 0.0)
+                continue
+            if name.endswith("weight"):
+                bound = 1.0 / math.sqrt(tensor.shape[-2])  # the bias of the layer follows and has the same bound
+            tensor.uniform_(-bound, bound, generator=generator)
+        return flat
+
+    def __call__(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Outputs of x [batch, inputs]: [batch, outputs], or [members, batch, outputs] when stacked."""
+        activation = ACTIVATIONS[self.activation]
+        tensors = iter(self.unflatten(flat))
+        if self.members is not None:
+            x = x.expand(self.members, *x.shape)
+        for _ in self.hidden:
+            x = self._linear(x, next(tensors), next(tensors))
+            if self.layer_norm:
+                x = F.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS)
+                x = x * self._row(next(tensors)) + self._row(next(tensors))
+            x = activation(x)
+        return self._linear(x, next(tensors), next(tensors))
+
+    def _row(self, vector: Tensor) -> Tensor:
+        return vector if self.members is None else vector.unsqueeze(1)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        # Not addmm or baddbmm: a separate bias is fused with the activation by the compiler.
+        return torch.matmul(x, weight) + self._row(bias)
+
+
+def actor(obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, *, layer_norm: bool) -> Mlp:
+    """Actor of a squashed Gaussian: outputs mean and log_std; the same layout as `spec.actor_manifest`."""
+    return Mlp("actor", obs_dim, tuple(hidden), 2 * action_dim, activation, layer_norm)
+
+
+def critics(
+    obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, *, layer_norm: bool, members: int
+) -> Mlp:
+    """`members` critics Q(obs, action) stacked in one batched module."""
+    return Mlp("critic", obs_dim + action_dim, tuple(hidden), 1, activation, layer_norm, members)

@@ -1,0 +1,52 @@
+"""Descriptions of the networks that need no torch: what a sampler's native policy is made from, and in which order.
+
+The flat actor of the learner, the parameter store, `policy.safetensors` and the native policy all use the order of
+`actor_manifest`, so publishing an actor is one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+Parameter = tuple[str, str, tuple[int, ...]]
+"""(name, dtype, shape) of one tensor, as in `rlz._native`."""
+
+SQUASHED_GAUSSIAN = "squashed_gaussian"
+
+
+def actor_spec(config: RunConfig, env_spec: EnvSpec) -> dict[str, Any]:
+    """Arguments of `rlz._native.Policy` (all but the seed); JSON can hold them."""
+    return {
+        "obs_dim": env_spec.obs_dim,
+        "action_dim": env_spec.action_dim,
+        "hidden": list(config.hidden),
+        "activation": config.activation,
+        "layer_norm": config.layer_norm,
+        "head": SQUASHED_GAUSSIAN,
+    }
+
+
+def actor_manifest(spec: dict[str, Any]) -> list[Parameter]:
+    """Tensors of the actor described by `actor_spec`, in flat order. Weights are [in, out]."""
+    outputs = 2 * spec["action_dim"]  # mean and log_std
+    layout = mlp_layout(spec["obs_dim"], spec["hidden"], outputs, layer_norm=spec["layer_norm"])
+    return [(f"actor.{name}", "f32", shape) for name, shape in layout]
+
+
+def mlp_layout(
+    inputs: int, hidden: Sequence[int], outputs: int, *, layer_norm: bool
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the tensors of one MLP, in flat order: `0.weight`, `0.bias`, ..., `head.weight`, `head.bias`."""
+    layout: list[tuple[str, tuple[int, ...]]] = []
+    width = inputs
+    for layer, size in enumerate(hidden):
+        layout += [(f"{layer}.weight", (width, size)), (f"{layer}.bias", (size,))]
+        if layer_norm:
+            layout += [(f"{layer}.norm.weight", (size,)), (f"{layer}.norm.bias", (size,))]
+        width = size
+    return [*layout, ("head.weight", (width, outputs)), ("head.bias", (outputs,))]

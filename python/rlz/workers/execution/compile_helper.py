@@ -1,0 +1,83 @@
+"""The helper process that compiles an update: `python -m rlz.workers.execution.compile_helper`, a job on stdin.
+
+Runs at the lowest priority. Its last line of output is the error when it fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlz.workers.execution.compiled import Job, Layout
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Compile the job and put its library in place; exit status."""
+    os.nice(19)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        job, library = pickle.load(sys.stdin.buffer)
+        compile_update(job, Path(library))
+    except Exception as error:
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def compile_update(job: Job, library: Path) -> None:
+    """Compile the in-place update of a job into `library` (atomically)."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from rlz.algorithms.base import Batch
+    from rlz.workers.execution.executors import InPlaceUpdate
+
+    torch.set_num_threads(1)
+    device = torch.device(job.device)
+    state = job.algorithm.init(torch.Generator().manual_seed(0))
+    kind, tensors = type(state), [tensor.to(device) for tensor in state]
+    batch = [_random(layout, device) for layout in job.batch]
+    rows = job.batch[0][0][0]
+    noise = torch.randn(job.algorithm.noise_shape(rows), device=device)
+    learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
+    update = InPlaceUpdate(job.algorithm)
+
+    def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
+        fields = inputs[len(tensors) : len(tensors) + len(batch)]
+        return tuple(update(kind(*inputs[: len(tensors)]), Batch(*fields), *inputs[-2:]))
+
+    inputs = (*tensors, *batch, noise, learning_rate)
+    with torch.no_grad():
+        program = torch.export.export(make_fx(flat)(*inputs), inputs, strict=False)
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:
+            made = Path(scratch) / "update.pt2"
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=str(made),
+                # One library for every number of threads: torch.set_num_threads holds at each call.
+                inductor_configs={"cpp.dynamic_threads": True},
+            )
+            made.replace(library)
+
+
+def _random(layout: Layout, device: torch.device) -> Tensor:
+    import torch
+
+    shape, stride, dtype = layout
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device).normal_()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

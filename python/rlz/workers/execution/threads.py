@@ -1,0 +1,170 @@
+"""How many CPU threads an update uses: measured beside the running samplers, and watched.
+
+Two threads that spin at every barrier are the best choice on an idle machine, and 5 to 20 times slower than one
+beside a busy process (`benches/results`). So a run starts with one thread, measures real updates with more of them,
+keeps the best number, and goes back to one as soon as updates become slow. Imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+
+SPIN_COUNT = "10000"
+"""Turns that a waiting OpenMP thread spins before it sleeps (GNU OpenMP; chosen by benches/learner_update.py)."""
+
+CONTENDED = 1.6
+"""Slow-down at which more threads than one are given up."""
+
+WORTHWHILE = 0.93
+"""Time per update, relative to fewer threads, that makes more threads worth their cores."""
+
+BLOCK_S = 0.25
+BLOCK_UPDATES = 8
+SETTLE_UPDATES = 2
+ABORT_UPDATES = 3
+WATCH_UPDATES = 5
+ROUNDS = 2
+PAUSE_S = 20.0
+LONGEST_PAUSE_S = 320.0
+
+
+def learner_environment(config: RunConfig) -> dict[str, str]:
+    """Variables of a learner process that torch's OpenMP reads when it loads; what the user has set is kept."""
+    if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
+        return {}
+    return {"GOMP_SPINCOUNT": SPIN_COUNT}
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def candidates(threads: int | str, available: int) -> list[int]:
+    """Numbers of threads to choose from, 1 first: powers of two and all cores for "auto", 1 and N for N."""
+    if isinstance(threads, str):
+        powers = [2**k for k in range(available.bit_length()) if 2**k <= available]
+        return sorted({1, *powers, available})
+    return sorted({1, threads})
+
+
+class ThreadTuner:
+    """Chooses the number of threads from the times of real updates.
+
+    Parameters
+    ----------
+    numbers
+        To choose from, ascending, 1 first.
+    preferred
+        A number to use unless it is `CONTENDED` times slower than one thread; None takes the fastest.
+    clock
+        Seconds; for tests.
+    """
+
+    def __init__(
+        self,
+        numbers: Iterable[int],
+        *,
+        preferred: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._numbers = list(numbers)
+        self._preferred = preferred
+        self._clock = clock
+        self.threads = 1
+        self._chosen = 1
+        self._pause = PAUSE_S
+        self._reference = float("inf")
+        self._begin()
+
+    def restart(self) -> None:
+        """Measure again soon, because the executor changed."""
+        self._pause = PAUSE_S
+        self._begin()
+
+    def record(self, seconds: float) -> str | None:
+        """Tell the time of one update made with `threads`; returns a line to log when the choice changed.
+
+        Read `threads` again before the next update.
+        """
+        if len(self._numbers) == 1:
+            return None
+        if self._settle > 0:
+            self._settle -= 1
+            return None
+        self._block.append(seconds)
+        return self._probe() if self._plan else self._watch()
+
+    def _begin(self) -> None:
+        self._times: dict[int, list[float]] = {}
+        self._plan = self._numbers * ROUNDS if len(self._numbers) > 1 else []
+        self._use(self._numbers[0])
+
+    def _use(self, threads: int) -> None:
+        self.threads = threads
+        self._settle = SETTLE_UPDATES
+        self._block: deque[float] = deque(maxlen=None if self._plan else WATCH_UPDATES)
+
+    def _probe(self) -> str | None:
+        block = self._block
+        base = median(self._times[1]) if 1 in self._times else float("inf")
+        hopeless = len(block) >= ABORT_UPDATES and self.threads > 1 and median(block) > CONTENDED * base
+        if not hopeless and (len(block) < BLOCK_UPDATES or sum(block) < BLOCK_S):
+            return None
+        self._times.setdefault(self.threads, []).extend(block)
+        del self._plan[0]
+        if hopeless:
+            self._plan = [number for number in self._plan if number < self.threads]
+            if all(number == 1 for number in self._plan) and len(self._times[1]) >= BLOCK_UPDATES:
+                self._plan = []  # nothing left to compare
+        if self._plan:
+            self._use(self._plan[0])
+            return None
+        return self._decide()
+
+    def _decide(self) -> str | None:
+        times = {number: median(values) for number, values in self._times.items()}
+        choice = 1
+        if self._preferred is not None:
+            if times.get(self._preferred, float("inf")) <= CONTENDED * times[1]:
+                choice = self._preferred
+        else:
+            for number, seconds in sorted(times.items()):
+                if seconds < WORTHWHILE * times[choice]:
+                    choice = number
+        same, self._chosen = choice == self._chosen, choice
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_S) if same else PAUSE_S
+        self._reference = times[choice]
+        self._again = self._clock() + self._pause
+        self._use(choice)
+        if same:
+            return None
+        measured = ", ".join(f"{number}: {1 / seconds:.0f}/s" for number, seconds in sorted(times.items()))
+        if choice == 1:
+            return f"threads: 1, more are not faster beside the other processes (updates with {measured})"
+        return f"threads: {choice} (updates with {measured})"
+
+    def _watch(self) -> str | None:
+        if self.threads > 1 and len(self._block) == WATCH_UPDATES:
+            now = median(self._block)
+            if now > CONTENDED * self._reference:
+                line = (
+                    f"threads: {self.threads} became slow ({1 / self._reference:.0f} to {1 / now:.0f} updates/s; the "
+                    f"cores are busy), using 1; next measurement in {self._pause:.0f} s"
+                )
+                self._chosen = 1
+                self._again = self._clock() + self._pause
+                self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+                self._use(1)
+                return line
+        if self._clock() >= self._again:
+            self._begin()
+        return None
