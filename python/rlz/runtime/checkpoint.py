@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,14 @@ LEARNER = "learner.safetensors"
 LATEST = "latest"
 _NAME = re.compile(r"step-(\d{12,})(?:-(\d+))?")
 _CUT_TRIES = 1000
+
+
+class Cut(NamedTuple):
+    """Where a run was at one moment: env steps, updates, rows committed to each lane."""
+
+    env_steps: int
+    updates: int
+    committed: list[int]
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,7 @@ class Checkpointer:
         counters: Mapping[str, Any],
         rng: Mapping[str, str],
         extra: Mapping[str, Any] | None = None,
+        cut: Cut | None = None,
     ) -> Path | None:
         """Write a checkpoint of this moment.
 
@@ -139,6 +148,7 @@ class Checkpointer:
         counters : the learner's counters, JSON values.
         rng : states of random streams, as hexadecimal text.
         extra : further JSON values.
+        cut : the moment (see `cut`) that the rest belongs to, when it has passed; None: now.
 
         Returns
         -------
@@ -151,8 +161,7 @@ class Checkpointer:
         """
         tensors = {name: as_array(value) for name, value in learner_state.items()}
         check_finite(tensors, "learner")
-        env_steps, committed = self._cut()
-        updates = self._streams.limiter.updates
+        env_steps, updates, committed = self.cut() if cut is None else cut
         mark = (env_steps, updates, tuple(committed))
         if self._last is not None and self._last[0] == mark and self._last[1].is_dir():
             return self._last[1]
@@ -180,8 +189,8 @@ class Checkpointer:
         self._last = (mark, path)
         return path
 
-    def _cut(self) -> tuple[int, list[int]]:
-        """Env steps and committed rows of every lane at one moment.
+    def cut(self) -> Cut:
+        """Counters of this moment, for a later `save` (in a thread, while updates go on).
 
         Samplers go on meanwhile (until the replay ratio holds them), so both are read until nothing moved between.
         """
@@ -191,7 +200,7 @@ class Checkpointer:
             committed = replay.committed()
             if limiter.lane_steps() == before:
                 break
-        return limiter.env_steps, committed
+        return Cut(limiter.env_steps, limiter.updates, committed)
 
     def _write(
         self, tensors: dict[str, NDArray[Any]], files: PolicyFiles, state: dict[str, Any], committed: list[int]
