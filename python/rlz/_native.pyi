@@ -200,15 +200,19 @@ class ParameterStore:
 class Publisher:
     def publish(self, parameters: NDArray[np.uint8], *, env_steps: int, updates: int) -> int:
         """Publish `nbytes` bytes; never waits. Returns the version. NonFiniteError when a float is not finite."""
+    def close(self) -> None:
+        """Leave the publisher's place to a successor (also done when the object goes)."""
 
 @final
 class Subscriber:
     def version(self) -> int: ...
     def read(self, into: NDArray[np.uint8]) -> tuple[int, int, int]:
-        """Copy the newest version; returns (version, env_steps, updates) of its publication. ClosedError before any."""
+        """Copy the newest version; returns (version, env_steps, updates) of its publication. TransportError before any."""
     def wait_newer(self, version: int, *, timeout: float | None) -> int: ...
     def wait_env_steps(self, env_steps: int, *, timeout: float | None) -> int:
         """Wait for a version published at or after `env_steps`; returns that version number."""
+    def close(self) -> None:
+        """Give the lease cell back (also done when the object goes)."""
 
 @final
 class StatsBoard:
@@ -232,6 +236,7 @@ class StatsBoard:
     def push_event(self, slot: int, values: Sequence[float]) -> None: ...
     def events(self, slot: int, since: int) -> tuple[int, NDArray[np.float64]]:
         """Events number since, since + 1, ... (0-based): (number of the next one, array [n, event_width])."""
+    def close(self) -> None: ...
 
 @final
 class Policy:

@@ -21,6 +21,7 @@ pub mod memory;
 pub mod owner;
 pub mod parameters;
 pub mod policy;
+pub mod queue;
 pub mod replay;
 pub mod schema;
 pub mod stats;

@@ -210,6 +210,45 @@ impl ParameterStore {
         Subscriber { store: Arc::clone(self), worker, cell }
     }
 
+    /// Wait for a version above `version` and return the newest; [`Error::Timeout`] when `timeout` is over.
+    ///
+    /// One waiting thread per worker id.
+    pub fn wait_newer(
+        &self,
+        worker: WorkerId,
+        version: u64,
+        timeout: Option<Duration>,
+        between: Between<'_>,
+    ) -> Result<u64> {
+        self.wait("newer parameters", worker, timeout, between, |newest| newest.version > version)
+    }
+
+    /// Wait for a version that was published at or after `env_steps`; returns that version.
+    pub fn wait_env_steps(
+        &self,
+        worker: WorkerId,
+        env_steps: u64,
+        timeout: Option<Duration>,
+        between: Between<'_>,
+    ) -> Result<u64> {
+        let enough = |newest: &Publication| newest.env_steps >= env_steps;
+        self.wait("parameters of a later env step", worker, timeout, between, enough)
+    }
+
+    fn wait(
+        &self,
+        what: &'static str,
+        worker: WorkerId,
+        timeout: Option<Duration>,
+        between: Between<'_>,
+        enough: impl Fn(&Publication) -> bool,
+    ) -> Result<u64> {
+        let found = self.view().event.wait(worker, timeout, between, || {
+            Ok(self.publication().filter(&enough).map(|newest| newest.version))
+        })?;
+        found.ok_or_else(|| Error::Timeout { what, seconds: timeout.unwrap_or_default().as_secs_f64() })
+    }
+
     /// Take back everything that a worker, proven dead, held.
     pub fn reap(&self, worker: WorkerId) {
         let view = self.view();
@@ -446,28 +485,14 @@ impl Subscriber {
         }
     }
 
-    /// Wait for a version above `version` and return the newest; [`Error::Timeout`] when `timeout` is over.
+    /// [`ParameterStore::wait_newer`] for this worker.
     pub fn wait_newer(&self, version: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
-        self.wait("newer parameters", timeout, between, |newest| newest.version > version)
+        self.store.wait_newer(self.worker, version, timeout, between)
     }
 
-    /// Wait for a version that was published at or after `env_steps`; returns that version.
+    /// [`ParameterStore::wait_env_steps`] for this worker.
     pub fn wait_env_steps(&self, env_steps: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
-        self.wait("parameters of a later env step", timeout, between, |newest| newest.env_steps >= env_steps)
-    }
-
-    fn wait(
-        &self,
-        what: &'static str,
-        timeout: Option<Duration>,
-        between: Between<'_>,
-        enough: impl Fn(&Publication) -> bool,
-    ) -> Result<u64> {
-        let store = &*self.store;
-        let found = store.view().event.wait(self.worker, timeout, between, || {
-            Ok(store.publication().filter(&enough).map(|newest| newest.version))
-        })?;
-        found.ok_or_else(|| Error::Timeout { what, seconds: timeout.unwrap_or_default().as_secs_f64() })
+        self.store.wait_env_steps(self.worker, env_steps, timeout, between)
     }
 }
 

@@ -1,0 +1,131 @@
+"""Names of the numbers on the stats board, and a worker's own row of it."""
+
+from collections.abc import Sequence
+from enum import IntEnum, auto
+
+from rlz._native import StatsBoard
+
+EVENT_WIDTH = 12
+"""Numbers per event.
+
+A sampler's event is an episode: return, length, global index of its last env step + 1, env slot, monotonic time (s).
+An evaluator's: version, env_steps, updates, mean, standard deviation, minimum and maximum return, mean and standard
+deviation of the length, episodes, wall time (s), 1 when it is the best so far. Missing numbers are 0.
+"""
+
+EVENT_CAPACITY = 256
+"""Events that a slot keeps; a reader that comes later than that misses the oldest."""
+
+
+class Stat(IntEnum):
+    """A number of a worker's row. Counters only grow, over restarts too; gauges hold the newest value."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        return count
+
+    ENV_STEPS = auto()
+    """Counter: env steps of this sampler."""
+    EPISODES = auto()
+    """Counter: finished episodes."""
+    RETURN_SUM = auto()
+    """Counter: sum of their undiscounted returns."""
+    LENGTH_SUM = auto()
+    """Counter: sum of their lengths in env steps."""
+    POLICY_LAG_SUM = auto()
+    """Counter: sum over transitions of (newest version - version used)."""
+    POLICY_LAG_COUNT = auto()
+    """Counter: transitions in that sum."""
+    WAIT_LIMITER_S = auto()
+    """Counter: seconds waited for the replay ratio; a wait that is open is not in it yet."""
+    WAIT_PARAMETERS_S = auto()
+    """Counter: seconds waited for parameters."""
+    WAIT_BATCH_S = auto()
+    """Counter: seconds the learner waited for a batch."""
+    WAITING_FOR = auto()
+    """Gauge: what the worker waits for right now, a `Waiting`."""
+    WAITING_SINCE = auto()
+    """Gauge: since when, `time.monotonic()`; meaningful while WAITING_FOR is not NOTHING."""
+    UPDATES = auto()
+    """Counter: updates of this learner."""
+    ROWS_WRITTEN = auto()
+    """Counter: rows committed to the replay buffer."""
+    ROWS_PENDING = auto()
+    """Gauge: env steps whose rows are not written yet (n-step windows)."""
+    ROWS_LOST = auto()
+    """Counter: rows known to be lost."""
+    POLICY_VERSION = auto()
+    """Gauge: parameter version in use."""
+    CRITIC_LOSS = auto()
+    """Gauge: newest critic loss (mean squared TD error, summed over the critics)."""
+    ACTOR_LOSS = auto()
+    """Gauge: newest actor loss."""
+    ENT_COEF_LOSS = auto()
+    """Gauge: newest loss of the temperature."""
+    ENT_COEF = auto()
+    """Gauge: temperature alpha."""
+    ENTROPY = auto()
+    """Gauge: mean of -log_prob of the newest batch's actions (nats)."""
+    Q_VALUE = auto()
+    """Gauge: mean Q of the newest batch."""
+    LEARNING_RATE = auto()
+    """Gauge: learning rate in use."""
+    THREADS = auto()
+    """Gauge: torch threads in use."""
+    COMPILED = auto()
+    """Gauge: 1 when the compiled executor runs."""
+    PUBLISH_S = auto()
+    """Counter: seconds spent publishing."""
+    CHECKPOINTS = auto()
+    """Counter: checkpoints written."""
+    EVALUATIONS = auto()
+    """Counter: evaluations finished."""
+    EVALUATIONS_SKIPPED = auto()
+    """Counter: evaluations that were due while one was running."""
+    READY_S = auto()
+    """Gauge: `time.monotonic()` of the first step or update of this process, 0 before."""
+    RESTARTS = auto()
+    """Counter: how often the controller restarted this worker."""
+    HEARTBEAT = auto()
+    """Gauge: `time.monotonic()` of the newest sign of life. For people: nobody is declared dead by it."""
+
+
+STAT_NAMES: tuple[str, ...] = tuple(stat.name.lower() for stat in Stat)
+"""Names of the values on the board, in the order of `Stat`."""
+
+
+class Waiting(IntEnum):
+    """What a worker waits for (`Stat.WAITING_FOR`)."""
+
+    NOTHING = 0
+    LIMITER = 1
+    PARAMETERS = 2
+    BATCH = 3
+
+
+class StatsRow:
+    """A worker's own row of the board.
+
+    Parameters
+    ----------
+    board : the run's stats board.
+    slot : row; one worker writes it.
+    """
+
+    __slots__ = ("_board", "_slot")
+
+    def __init__(self, board: StatsBoard, slot: int) -> None:
+        self._board = board
+        self._slot = slot
+
+    def set(self, stat: Stat, value: float) -> None:
+        """Set a gauge."""
+        self._board.set(self._slot, stat, value)
+
+    def add(self, stat: Stat, value: float) -> None:
+        """Add to a counter."""
+        self._board.add(self._slot, stat, value)
+
+    def push_event(self, values: Sequence[float]) -> None:
+        """Append an event of at most `EVENT_WIDTH` numbers; the missing ones are 0."""
+        self._board.push_event(self._slot, [*values, *([0.0] * (EVENT_WIDTH - len(values)))])

@@ -1,0 +1,58 @@
+//! `rlz._native`: the transport and the sampler's policy for Python. A thin layer; `rlz-core` does the work.
+//!
+//! `python/rlz/_native.pyi` is the contract, with the documentation of every function. Everything that may wait goes through
+//! [`doorway::wait`], every error through [`failure::Failure`].
+
+mod array;
+mod descriptor;
+mod doorway;
+mod failure;
+mod limiter;
+mod memory;
+mod parameters;
+mod policy;
+mod process;
+mod replay;
+mod row;
+mod stats;
+
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)] // Python's name for it
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
+    const FLAG_TERMINATED: u16 = rlz_core::replay::FLAG_TERMINATED;
+    #[pymodule_export]
+    const FLAG_TRUNCATED: u16 = rlz_core::replay::FLAG_TRUNCATED;
+    #[pymodule_export]
+    const FLAG_FIRST: u16 = rlz_core::replay::FLAG_FIRST;
+    #[pymodule_export]
+    use crate::replay::{Replay, ReplaySampler, ReplayWriter};
+
+    #[pymodule_export]
+    const RUNNING: u64 = rlz_core::limiter::State::Running as u64;
+    #[pymodule_export]
+    const STOPPING: u64 = rlz_core::limiter::State::Stopping as u64;
+    #[pymodule_export]
+    const FINISHED: u64 = rlz_core::limiter::State::Finished as u64;
+    #[pymodule_export]
+    const CLOSED: u64 = rlz_core::limiter::State::Closed as u64;
+    #[pymodule_export]
+    use crate::limiter::Limiter;
+
+    #[pymodule_export]
+    use crate::parameters::{ParameterStore, Publisher, Subscriber};
+
+    #[pymodule_export]
+    use crate::stats::StatsBoard;
+
+    #[pymodule_export]
+    use crate::policy::Policy;
+
+    #[pymodule_export]
+    use crate::memory::check_shared_memory;
+    #[pymodule_export]
+    use crate::process::bind_to_parent;
+}

@@ -1,0 +1,192 @@
+//! `rlz._native.ParameterStore`, its publisher and its subscribers.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::prelude::*;
+use rlz_core::parameters::{self as core, Publication};
+use rlz_core::WorkerId;
+
+use crate::descriptor::{borrow, fields_from, field_tuple};
+use crate::doorway::{Handle, wait, worker as worker_id};
+use crate::failure::{Failure, Result};
+use crate::policy::Tensor;
+
+const STREAM: &str = "parameter store";
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct ParameterStore {
+    store: Handle<core::ParameterStore>,
+    read_only: Mutex<Option<OwnedFd>>,
+}
+
+impl ParameterStore {
+    fn new(store: Arc<core::ParameterStore>) -> Self {
+        Self { store: Handle::new(STREAM, store), read_only: Mutex::new(None) }
+    }
+}
+
+#[pymethods]
+impl ParameterStore {
+    #[staticmethod]
+    #[pyo3(signature = (manifest, *, leases, run_id))]
+    fn create(
+        py: Python<'_>,
+        manifest: Vec<(String, String, Vec<usize>)>,
+        leases: usize,
+        run_id: u64,
+    ) -> Result<Self> {
+        let fields = fields_from(&manifest)?;
+        Ok(Self::new(py.detach(|| core::ParameterStore::create(&fields, leases, run_id))?))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (control_fd, payload_fd, *, writable=false))]
+    fn attach(control_fd: i32, payload_fd: i32, writable: bool) -> Result<Self> {
+        Ok(Self::new(core::ParameterStore::attach(borrow(&control_fd)?, borrow(&payload_fd)?, writable)?))
+    }
+
+    #[getter]
+    fn control_fd(&self) -> Result<i32> {
+        Ok(self.store.get()?.control().as_fd().as_raw_fd())
+    }
+
+    #[getter]
+    fn payload_fd(&self) -> Result<i32> {
+        Ok(self.store.get()?.payload().as_fd().as_raw_fd())
+    }
+
+    #[getter]
+    fn readonly_payload_fd(&self) -> Result<i32> {
+        let store = self.store.get()?;
+        let mut read_only = self.read_only.lock().unwrap_or_else(PoisonError::into_inner);
+        if read_only.is_none() {
+            *read_only = Some(store.read_only_payload()?);
+        }
+        Ok(read_only.as_ref().map_or(-1, AsRawFd::as_raw_fd))
+    }
+
+    #[getter]
+    fn manifest<'py>(&self, py: Python<'py>) -> Result<Vec<Tensor<'py>>> {
+        self.store.get()?.manifest().iter().map(|placed| field_tuple(py, &placed.field)).collect()
+    }
+
+    #[getter]
+    fn nbytes(&self) -> Result<usize> {
+        Ok(self.store.get()?.nbytes())
+    }
+
+    fn version(&self) -> Result<u64> {
+        Ok(self.store.get()?.version())
+    }
+
+    #[pyo3(signature = (*, worker))]
+    fn publisher(&self, worker: u64) -> Result<Publisher> {
+        let publisher = self.store.get()?.publisher(worker_id(worker)?)?;
+        Ok(Publisher { publisher: Handle::new(STREAM, Arc::new(Mutex::new(publisher))) })
+    }
+
+    #[pyo3(signature = (*, worker))]
+    fn subscriber(&self, worker: u64) -> Result<Subscriber> {
+        let (store, worker) = (self.store.get()?, worker_id(worker)?);
+        let subscriber = Arc::new(Mutex::new(store.subscriber(worker)));
+        Ok(Subscriber { store: Handle::new(STREAM, store), subscriber: Handle::new(STREAM, subscriber), worker })
+    }
+
+    fn reap(&self, worker: u64) -> Result<()> {
+        self.store.get()?.reap(worker_id(worker)?);
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.store.close()?;
+        drop(self.read_only.lock().unwrap_or_else(PoisonError::into_inner).take());
+        Ok(())
+    }
+}
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct Publisher {
+    publisher: Handle<Mutex<core::Publisher>>,
+}
+
+#[pymethods]
+impl Publisher {
+    #[pyo3(signature = (parameters, *, env_steps, updates))]
+    fn publish(
+        &self,
+        py: Python<'_>,
+        parameters: PyReadonlyArray1<'_, u8>,
+        env_steps: u64,
+        updates: u64,
+    ) -> Result<u64> {
+        let publisher = self.publisher.get()?;
+        let bytes = contiguous("parameters", parameters.as_slice())?;
+        Ok(py.detach(|| {
+            let mut publisher = publisher.lock().unwrap_or_else(PoisonError::into_inner);
+            publisher.publish(bytes, env_steps, updates)
+        })?)
+    }
+
+    /// Leave the publisher's place to another one.
+    fn close(&self) -> Result<()> {
+        self.publisher.close()
+    }
+}
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct Subscriber {
+    store: Handle<core::ParameterStore>,
+    // Locked without the GIL only, and never across a wait.
+    subscriber: Handle<Mutex<core::Subscriber>>,
+    worker: WorkerId,
+}
+
+impl Subscriber {
+    pub(crate) fn newest(&self) -> Result<u64> {
+        Ok(self.store.get()?.version())
+    }
+
+    pub(crate) fn read_into(&self, into: &mut [u8]) -> Result<Publication> {
+        let subscriber = self.subscriber.get()?;
+        let publication = subscriber.lock().unwrap_or_else(PoisonError::into_inner).read(into)?;
+        Ok(publication)
+    }
+}
+
+#[pymethods]
+impl Subscriber {
+    fn version(&self) -> Result<u64> {
+        self.newest()
+    }
+
+    fn read(&self, py: Python<'_>, mut into: PyReadwriteArray1<'_, u8>) -> Result<(u64, u64, u64)> {
+        let bytes = into.as_slice_mut().map_err(|_| Failure::value("into: expected a C-contiguous uint8 array"))?;
+        let Publication { version, env_steps, updates } = py.detach(|| self.read_into(bytes))?;
+        Ok((version, env_steps, updates))
+    }
+
+    #[pyo3(signature = (version, *, timeout))]
+    fn wait_newer(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> Result<u64> {
+        let store = self.store.get()?;
+        wait(py, timeout, |timeout, between| store.wait_newer(self.worker, version, timeout, between))
+    }
+
+    #[pyo3(signature = (env_steps, *, timeout))]
+    fn wait_env_steps(&self, py: Python<'_>, env_steps: u64, timeout: Option<f64>) -> Result<u64> {
+        let store = self.store.get()?;
+        wait(py, timeout, |timeout, between| store.wait_env_steps(self.worker, env_steps, timeout, between))
+    }
+
+    /// Give the lease cell back.
+    fn close(&self) -> Result<()> {
+        self.subscriber.close()?;
+        self.store.close()
+    }
+}
+
+/// The contiguous elements of an array, or a ValueError that names it.
+pub(crate) fn contiguous<T>(name: &str, slice: std::result::Result<T, numpy::AsSliceError>) -> Result<T> {
+    slice.map_err(|_| Failure::value(format!("{name}: expected a C-contiguous array")))
+}

@@ -1,0 +1,278 @@
+//! `rlz._native.Replay`, its writer and its sampler.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use rlz_core::Error;
+use rlz_core::replay::{self as core, Batch};
+
+use crate::array::{words, words_mut};
+use crate::descriptor::{borrow, fields_from};
+use crate::doorway::{Handle, seed as seed_words, worker as worker_id};
+use crate::failure::{Failure, Result};
+use crate::parameters::contiguous;
+use crate::row::Row;
+
+const STREAM: &str = "replay buffer";
+
+/// (name, dtype, shape, byte offset in the row).
+type Placed<'py> = (String, &'static str, Bound<'py, PyTuple>, usize);
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct Replay {
+    replay: Handle<core::Replay>,
+}
+
+impl Replay {
+    fn new(replay: core::Replay) -> Self {
+        Self { replay: Handle::new(STREAM, Arc::new(replay)) }
+    }
+}
+
+#[pymethods]
+impl Replay {
+    #[staticmethod]
+    #[pyo3(signature = (fields, *, buffer_size, lanes, run_id))]
+    fn create(
+        py: Python<'_>,
+        fields: Vec<(String, String, Vec<usize>)>,
+        buffer_size: usize,
+        lanes: usize,
+        run_id: u64,
+    ) -> Result<Self> {
+        let fields = fields_from(&fields)?;
+        // Touches every page of the buffer.
+        Ok(Self::new(py.detach(|| core::Replay::create(&fields, buffer_size, lanes, run_id))?))
+    }
+
+    #[staticmethod]
+    fn attach(fd: i32) -> Result<Self> {
+        Ok(Self::new(core::Replay::attach(borrow(&fd)?)?))
+    }
+
+    #[getter]
+    fn fd(&self) -> Result<i32> {
+        Ok(self.replay.get()?.as_fd().as_raw_fd())
+    }
+
+    #[getter]
+    fn lanes(&self) -> Result<usize> {
+        Ok(self.replay.get()?.lanes())
+    }
+
+    #[getter]
+    fn lane_capacity(&self) -> Result<usize> {
+        Ok(self.replay.get()?.lane_capacity())
+    }
+
+    #[getter]
+    fn buffer_size(&self) -> Result<usize> {
+        Ok(self.replay.get()?.buffer_size())
+    }
+
+    #[getter]
+    fn stride(&self) -> Result<usize> {
+        Ok(self.replay.get()?.schema().stride())
+    }
+
+    #[getter]
+    fn nbytes(&self) -> Result<usize> {
+        Ok(self.replay.get()?.nbytes())
+    }
+
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> Result<Vec<Placed<'py>>> {
+        let replay = self.replay.get()?;
+        let fields = replay.schema().fields().iter().map(|placed| {
+            let field = &placed.field;
+            Ok((field.name.clone(), field.dtype.name(), PyTuple::new(py, &field.shape)?, placed.offset))
+        });
+        fields.collect()
+    }
+
+    fn committed(&self) -> Result<Vec<u64>> {
+        Ok(self.replay.get()?.committed()?)
+    }
+
+    fn owners(&self) -> Result<Vec<u64>> {
+        Ok(self.replay.get()?.owners()?)
+    }
+
+    #[pyo3(signature = (lanes, *, worker))]
+    fn writer(&self, lanes: Vec<usize>, worker: u64) -> Result<ReplayWriter> {
+        let replay = self.replay.get()?;
+        let writer = replay.writer(&lanes, worker_id(worker)?)?;
+        let end = WriterEnd { writer, row: Row::new(replay.schema()) };
+        Ok(ReplayWriter { end: Handle::new("replay writer", Arc::new(Mutex::new(end))) })
+    }
+
+    #[pyo3(signature = (*, seed))]
+    fn sampler(&self, seed: &Bound<'_, PyAny>) -> Result<ReplaySampler> {
+        let sampler = self.replay.get()?.sampler(seed_words(seed)?);
+        Ok(ReplaySampler { sampler: Handle::new(STREAM, Arc::new(Mutex::new(sampler))) })
+    }
+
+    fn reap(&self, worker: u64) -> Result<usize> {
+        Ok(self.replay.get()?.reap(worker_id(worker)?)?)
+    }
+
+    fn read_rows(
+        &self,
+        py: Python<'_>,
+        lane: usize,
+        first_ticket: u64,
+        mut rows: PyReadwriteArray2<'_, u8>,
+        mut meta: PyReadwriteArray1<'_, u64>,
+    ) -> Result<usize> {
+        let replay = self.replay.get()?;
+        check_stride("rows", rows.shape(), &replay)?;
+        let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
+        let meta = contiguous("meta", meta.as_slice_mut())?;
+        Ok(py.detach(|| replay.read_rows(lane, first_ticket, rows, meta))?)
+    }
+
+    #[pyo3(signature = (lane, rows, meta, *, worker))]
+    fn restore_rows(
+        &self,
+        py: Python<'_>,
+        lane: usize,
+        rows: PyReadonlyArray2<'_, u8>,
+        meta: PyReadonlyArray1<'_, u64>,
+        worker: u64,
+    ) -> Result<()> {
+        let (replay, worker) = (self.replay.get()?, worker_id(worker)?);
+        check_stride("rows", rows.shape(), &replay)?;
+        let rows = words("rows", contiguous("rows", rows.as_slice())?)?;
+        let meta = contiguous("meta", meta.as_slice())?;
+        Ok(py.detach(|| replay.restore_rows(lane, rows, meta, worker))?)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.replay.close()
+    }
+}
+
+#[derive(Debug)]
+struct WriterEnd {
+    writer: core::Writer,
+    row: Row,
+}
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct ReplayWriter {
+    end: Handle<Mutex<WriterEnd>>,
+}
+
+#[pymethods]
+impl ReplayWriter {
+    #[pyo3(signature = (lane, row, *, version, flags=0))]
+    fn append(&self, lane: usize, row: &Bound<'_, PyAny>, version: u32, flags: u16) -> Result<()> {
+        let end = self.end.get()?;
+        // `try_lock`: composing a row can run Python code (a number's `__float__`), which must not wait for itself.
+        let mut end = end.try_lock().map_err(|_| busy())?;
+        let WriterEnd { writer, row: packed } = &mut *end;
+        writer.append_packed(lane, packed.compose(row)?, version, flags)?;
+        Ok(())
+    }
+
+    #[pyo3(signature = (lane, row, *, version, flags=0))]
+    fn append_packed(&self, lane: usize, row: PyReadonlyArray1<'_, u8>, version: u32, flags: u16) -> Result<()> {
+        let end = self.end.get()?;
+        let mut end = end.try_lock().map_err(|_| busy())?;
+        let WriterEnd { writer, row: packed } = &mut *end;
+        writer.append_packed(lane, packed.copy(contiguous("row", row.as_slice())?)?, version, flags)?;
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        if let Ok(end) = self.end.get() {
+            end.try_lock().map_err(|_| busy())?.writer.close();
+        }
+        self.end.close()
+    }
+}
+
+fn busy() -> Failure {
+    Failure::value("this writer is in use by another thread: each lane has one writer, used by one thread at a time")
+}
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct ReplaySampler {
+    // Locked without the GIL only: the thread that gathers a batch holds it for long.
+    sampler: Handle<Mutex<core::Sampler>>,
+}
+
+impl ReplaySampler {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut core::Sampler) -> std::result::Result<T, Error> + Send,
+    ) -> Result<T> {
+        let sampler = self.sampler.get()?;
+        Ok(py.detach(|| f(&mut sampler.lock().unwrap_or_else(PoisonError::into_inner)))?)
+    }
+}
+
+#[pymethods]
+impl ReplaySampler {
+    #[pyo3(signature = (rows, *, meta=None, ids=None, threads=1))]
+    fn sample(
+        &self,
+        py: Python<'_>,
+        mut rows: PyReadwriteArray2<'_, u8>,
+        meta: Option<PyReadwriteArray1<'_, u64>>,
+        ids: Option<PyReadwriteArray2<'_, u64>>,
+        threads: usize,
+    ) -> Result<()> {
+        let (mut meta, mut ids) = (meta, ids);
+        let &[size, stride] = rows.shape() else { return Err(Failure::value("rows: expected two dimensions")) };
+        if ids.as_ref().is_some_and(|ids| ids.shape() != [size, 3]) {
+            return Err(Failure::value(format!("ids: expected shape ({size}, 3)")));
+        }
+        let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
+        let meta = meta.as_mut().map(|meta| contiguous("meta", meta.as_slice_mut())).transpose()?;
+        let ids = ids.as_mut().map(|ids| contiguous("ids", ids.as_slice_mut())).transpose()?;
+        self.with(py, |sampler| {
+            let expected = sampler.replay().schema().stride();
+            if stride != expected {
+                return Err(Error::invalid("rows", format!("{stride} bytes per row"), format!("{expected} (stride)")));
+            }
+            sampler.sample(Batch { rows, meta, ids }, threads)
+        })
+    }
+
+    #[getter]
+    fn available(&self, py: Python<'_>) -> Result<u64> {
+        self.with(py, core::Sampler::available)
+    }
+
+    #[getter]
+    fn redraws(&self, py: Python<'_>) -> Result<u64> {
+        self.with(py, |sampler| Ok(sampler.redraws()))
+    }
+
+    #[getter]
+    fn state<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.with(py, |sampler| Ok(sampler.state()))?))
+    }
+
+    #[setter]
+    fn set_state(&self, py: Python<'_>, value: &[u8]) -> Result<()> {
+        self.with(py, |sampler| sampler.set_state(value))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.sampler.close()
+    }
+}
+
+fn check_stride(name: &str, shape: &[usize], replay: &core::Replay) -> Result<()> {
+    let stride = replay.schema().stride();
+    match shape {
+        [_, given] if *given == stride => Ok(()),
+        _ => Err(Failure::value(format!("{name}: given shape {shape:?}, expected (n, {stride})"))),
+    }
+}

@@ -1,0 +1,175 @@
+//! Composing a packed row from numpy arrays and Python numbers.
+
+use half::{bf16, f16};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use rlz_core::schema::{Dtype, Field, PlacedField, Schema};
+
+use crate::array::{ArrayView, describe, numpy_name, shape_text};
+use crate::failure::{Failure, Result};
+
+/// One row under composition. Its padding is zero and stays so.
+#[derive(Debug)]
+pub(crate) struct Row {
+    fields: Vec<PlacedField>,
+    bytes: Vec<u8>,
+    words: Vec<u64>,
+}
+
+impl Row {
+    pub(crate) fn new(schema: &Schema) -> Self {
+        let fields = schema.fields().to_vec();
+        Self { fields, bytes: vec![0; schema.stride()], words: vec![0; schema.words()] }
+    }
+
+    /// Pack one value per field, in field order.
+    pub(crate) fn compose(&mut self, values: &Bound<'_, PyAny>) -> Result<&[u64]> {
+        if let Ok(tuple) = values.cast::<PyTuple>() {
+            self.check_count(tuple.len())?;
+            for (i, value) in tuple.iter_borrowed().enumerate() {
+                self.put(i, &value)?;
+            }
+        } else if let Ok(list) = values.cast::<PyList>() {
+            self.check_count(list.len())?;
+            for (i, value) in list.iter().enumerate() {
+                self.put(i, &value)?;
+            }
+        } else {
+            let names: Vec<_> = self.fields.iter().map(|placed| placed.field.name.as_str()).collect();
+            let got = describe(values);
+            return Err(Failure::kind(format!("row: expected a tuple or list of ({}), got {got}", names.join(", "))));
+        }
+        for (word, bytes) in self.words.iter_mut().zip(self.bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Ok(&self.words)
+    }
+
+    /// Take a row that is packed already.
+    pub(crate) fn copy(&mut self, packed: &[u8]) -> Result<&[u64]> {
+        if packed.len() != self.bytes.len() {
+            let expected = self.bytes.len();
+            return Err(Failure::value(format!("row: given {} bytes, expected {expected} (stride)", packed.len())));
+        }
+        for (word, bytes) in self.words.iter_mut().zip(packed.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Ok(&self.words)
+    }
+
+    fn check_count(&self, given: usize) -> Result<()> {
+        if given == self.fields.len() {
+            return Ok(());
+        }
+        let names: Vec<_> = self.fields.iter().map(|placed| placed.field.name.as_str()).collect();
+        Err(Failure::value(format!(
+            "row: given {given} values, expected {}, one per field: {}",
+            names.len(),
+            names.join(", ")
+        )))
+    }
+
+    #[inline]
+    fn put(&mut self, index: usize, value: &Bound<'_, PyAny>) -> Result<()> {
+        let placed = &self.fields[index];
+        let field = &placed.field;
+        let target = &mut self.bytes[placed.offset..placed.offset + field.bytes()];
+        if let Some(array) = ArrayView::new(value) {
+            // The bits of bfloat16, which numpy does not have, come as uint16.
+            let same = array.dtype() == field.dtype || (field.dtype == Dtype::Bf16 && array.dtype() == Dtype::U16);
+            if same && array.shape() == field.shape {
+                target.copy_from_slice(array.bytes());
+                return Ok(());
+            }
+        } else if field.shape.is_empty() && !value.is_instance_of::<PyUntypedArray>() {
+            return match put_number(target, field.dtype, value) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(out_of_range(index, placed, value)),
+                Err(_) => Err(mismatch(index, placed, value)),
+            };
+        }
+        Err(mismatch(index, placed, value))
+    }
+}
+
+/// Write a Python or numpy number; false when it does not fit the dtype.
+fn put_number(target: &mut [u8], dtype: Dtype, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    /// The value as `T`: None when it is an integer out of T's range.
+    fn integer<T: TryFrom<i128>>(value: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
+        // Refuses floats (`__index__`). No dtype needs more than i64 and u64 together.
+        let number = match value.extract::<i64>() {
+            Ok(number) => i128::from(number),
+            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => match value.extract::<u64>() {
+                Ok(number) => i128::from(number),
+                Err(_) => return Ok(None),
+            },
+            Err(error) => return Err(error),
+        };
+        Ok(T::try_from(number).ok())
+    }
+    macro_rules! put_integer {
+        ($kind:ty) => {
+            match integer::<$kind>(value)? {
+                Some(number) => target.copy_from_slice(&number.to_le_bytes()),
+                None => return Ok(false),
+            }
+        };
+    }
+    match dtype {
+        Dtype::F32 => {
+            let exact = value.extract::<f64>()?;
+            let number = exact as f32;
+            target.copy_from_slice(&number.to_le_bytes());
+            return Ok(number.is_finite() || !exact.is_finite());
+        }
+        Dtype::F64 => target.copy_from_slice(&value.extract::<f64>()?.to_le_bytes()),
+        Dtype::F16 => {
+            let exact = value.extract::<f64>()?;
+            let number = f16::from_f64(exact);
+            target.copy_from_slice(&number.to_le_bytes());
+            return Ok(number.is_finite() || !exact.is_finite());
+        }
+        Dtype::Bf16 => {
+            let exact = value.extract::<f64>()?;
+            let number = bf16::from_f64(exact);
+            target.copy_from_slice(&number.to_le_bytes());
+            return Ok(number.is_finite() || !exact.is_finite());
+        }
+        Dtype::U8 => put_integer!(u8),
+        Dtype::I8 => put_integer!(i8),
+        Dtype::U16 => put_integer!(u16),
+        Dtype::I16 => put_integer!(i16),
+        Dtype::U32 => put_integer!(u32),
+        Dtype::I32 => put_integer!(i32),
+        Dtype::U64 => put_integer!(u64),
+        Dtype::I64 => put_integer!(i64),
+        Dtype::Bool => target[0] = u8::from(value.extract::<bool>()?),
+    }
+    Ok(true)
+}
+
+#[cold]
+fn out_of_range(index: usize, placed: &PlacedField, value: &Bound<'_, PyAny>) -> Failure {
+    let shown = value.repr().map_or_else(|_| "the value".to_owned(), |text| text.to_string());
+    let Field { name, dtype, .. } = &placed.field;
+    Failure::value(format!("field {name:?} (number {index}): {shown} does not fit into {}", numpy_name(*dtype)))
+}
+
+/// TypeError for another kind of value or dtype, ValueError for another shape.
+#[cold]
+fn mismatch(index: usize, placed: &PlacedField, value: &Bound<'_, PyAny>) -> Failure {
+    let Field { name, dtype, shape } = &placed.field;
+    let kind = numpy_name(*dtype);
+    let expected = if shape.is_empty() {
+        format!("a number for {kind}, or an array of that dtype and shape ()")
+    } else {
+        format!("a C-contiguous {kind} array of shape {}", shape_text(shape))
+    };
+    let message = format!("field {name:?} (number {index}): expected {expected}, got {}", describe(value));
+    match ArrayView::new(value) {
+        Some(array) if array.dtype() == *dtype => Failure::value(message),
+        _ => Failure::kind(message),
+    }
+}

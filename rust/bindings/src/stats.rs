@@ -1,0 +1,98 @@
+//! `rlz._native.StatsBoard`.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use pyo3::prelude::*;
+use rlz_core::stats as core;
+
+use crate::descriptor::borrow;
+use crate::doorway::Handle;
+use crate::failure::{Failure, Result};
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct StatsBoard {
+    board: Handle<core::StatsBoard>,
+}
+
+impl StatsBoard {
+    fn new(board: core::StatsBoard) -> Self {
+        Self { board: Handle::new("stats board", Arc::new(board)) }
+    }
+}
+
+#[pymethods]
+impl StatsBoard {
+    #[staticmethod]
+    #[pyo3(signature = (*, slots, names, event_width, event_capacity, run_id))]
+    fn create(
+        slots: usize,
+        names: Vec<String>,
+        event_width: usize,
+        event_capacity: usize,
+        run_id: u64,
+    ) -> Result<Self> {
+        Ok(Self::new(core::StatsBoard::create(slots, &names, event_width, event_capacity, run_id)?))
+    }
+
+    #[staticmethod]
+    fn attach(fd: i32) -> Result<Self> {
+        Ok(Self::new(core::StatsBoard::attach(borrow(&fd)?)?))
+    }
+
+    #[getter]
+    fn fd(&self) -> Result<i32> {
+        Ok(self.board.get()?.segment().as_fd().as_raw_fd())
+    }
+
+    #[getter]
+    fn nbytes(&self) -> Result<usize> {
+        Ok(self.board.get()?.segment().len())
+    }
+
+    #[getter]
+    fn names(&self) -> Result<Vec<String>> {
+        Ok(self.board.get()?.names().to_vec())
+    }
+
+    #[getter]
+    fn slots(&self) -> Result<usize> {
+        Ok(self.board.get()?.slots())
+    }
+
+    fn set(&self, slot: usize, index: usize, value: f64) -> Result<()> {
+        Ok(self.board.get()?.set(slot, index, value)?)
+    }
+
+    fn add(&self, slot: usize, index: usize, value: f64) -> Result<()> {
+        Ok(self.board.get()?.add(slot, index, value)?)
+    }
+
+    fn read<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray2<f64>>> {
+        let board = self.board.get()?;
+        let mut values = vec![0.0; board.slots() * board.names().len()];
+        board.read(&mut values)?;
+        table(py, values, board.names().len())
+    }
+
+    fn push_event(&self, slot: usize, values: Vec<f64>) -> Result<()> {
+        Ok(self.board.get()?.push_event(slot, &values)?)
+    }
+
+    fn events<'py>(&self, py: Python<'py>, slot: usize, since: u64) -> Result<(u64, Bound<'py, PyArray2<f64>>)> {
+        let board = self.board.get()?;
+        let mut values = Vec::new();
+        let next = board.events(slot, since, &mut values)?;
+        Ok((next, table(py, values, board.event_width())?))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.board.close()
+    }
+}
+
+fn table<'py>(py: Python<'py>, values: Vec<f64>, width: usize) -> Result<Bound<'py, PyArray2<f64>>> {
+    let rows = values.len() / width;
+    PyArray1::from_vec(py, values).reshape([rows, width]).map_err(Failure::from)
+}
