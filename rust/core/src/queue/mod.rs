@@ -357,3 +357,6 @@ fn age(committed: u64) -> Duration {
 fn timeout(what: &'static str, timeout: Option<Duration>) -> Error {
     Error::Timeout { what, seconds: timeout.unwrap_or_default().as_secs_f64() }
 }
+
+#[cfg(test)]
+mod tests;
