@@ -36,7 +36,6 @@ LEARNER_VALUES: Mapping[str, Stat] = {
     "train/learning_rate": Stat.LEARNING_RATE,
     "train/threads": Stat.THREADS,
     "train/compiled": Stat.COMPILED,
-    "train/publish_s": Stat.PUBLISH_S,
 }
 """Gauges of the learner that are passed on as they are, by tag."""
 
@@ -274,6 +273,8 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
     values = {}
     if learner is not None and learner.stats[Stat.UPDATES] > 0:
         values = {tag: float(learner.stats[stat]) for tag, stat in LEARNER_VALUES.items()}
+        published_s = new.total(Stat.PUBLISH_S) - old.total(Stat.PUBLISH_S)
+        values["train/publish_share"] = max(0.0, published_s) / seconds
     before = {worker.info.name: worker for worker in old.workers}
     return Snapshot(
         wall_s=new.at - started,
