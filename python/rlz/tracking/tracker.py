@@ -91,11 +91,7 @@ class Tracker:
         log_due = now - self._logged.at >= self._config.log_every
         if not log_due and now - self._recent[-1].at < REFRESH_S:
             return
-        if self._tensorboard_due:
-            # Not in the constructor: importing tensorboard takes 0.7 s, and the workers should be loading meanwhile.
-            self._tensorboard_due = False
-            config_text = self._config.to_toml()
-            self._open("TensorBoard", lambda: TensorBoardFile(self._run_dir, config_text))
+        self._open_tensorboard()
         reading = self._read(now)
         if log_due:
             self._log(reading)
@@ -115,6 +111,7 @@ class Tracker:
         the summary. Calling it again returns the first summary.
         """
         if self._summary is None:
+            self._open_tensorboard()
             reading = self._read(time.monotonic())
             self._log(reading)
             self._summary = self._sum_up(status, reading)
@@ -166,6 +163,13 @@ class Tracker:
             self._sinks[name] = make()
 
         self._guard(name, add)
+
+    def _open_tensorboard(self) -> None:
+        # Not in the constructor: importing tensorboard takes 0.7 s, and the workers should be loading meanwhile.
+        if self._tensorboard_due:
+            self._tensorboard_due = False
+            config_text = self._config.to_toml()
+            self._open("TensorBoard", lambda: TensorBoardFile(self._run_dir, config_text))
 
     def _each(self, call: Callable[[Sink], None]) -> None:
         for name, sink in list(self._sinks.items()):
