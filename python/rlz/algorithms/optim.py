@@ -16,8 +16,8 @@ def gradient(
 ) -> tuple[Tensor, Tensor, Any]:
     """Gradient of `loss(parameters, *constants)` with respect to its first argument alone.
 
-    `loss` returns (value, extra); the result is (gradient, value, extra), all detached. `torch.func.grad` does the same,
-    but its first use imports the whole compiler, which takes seconds and 150 MB; under `make_fx` both trace alike.
+    `loss` returns (value, extra); the result is (gradient, value, extra), all detached. `torch.func.grad` does the
+    same, but its first use imports the whole compiler, which takes seconds; under `make_fx` both trace alike.
     """
     with torch.enable_grad():
         leaf = parameters.detach().requires_grad_()

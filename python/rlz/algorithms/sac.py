@@ -93,7 +93,7 @@ class Sac:
         return self.critic(critic, torch.cat([obs, action], dim=-1)).squeeze(-1)
 
     def td_target(self, actor: Tensor, target: Tensor, alpha: Tensor, batch: Batch, noise: Tensor) -> Tensor:
-        """Soft Bellman target r + discount * (min Q_target(s', a') - alpha * log pi(a'|s')) (equations 2, 3): [batch]."""
+        """Soft Bellman target r + discount * (min Q'(s', a') - alpha * log pi(a'|s')) (equations 2, 3): [batch]."""
         next_action, next_log_prob = self.policy(actor, batch.next_obs, noise)
         next_q = self.q_values(target, batch.next_obs, next_action).amin(0)
         return batch.reward + batch.discount * (next_q - alpha * next_log_prob)

@@ -41,7 +41,7 @@ def actor_manifest(spec: dict[str, Any]) -> list[Parameter]:
 def mlp_layout(
     inputs: int, hidden: Sequence[int], outputs: int, *, layer_norm: bool
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the tensors of one MLP, in flat order: `0.weight`, `0.bias`, ..., `head.weight`, `head.bias`."""
+    """Names and shapes of the tensors of one MLP in flat order: `0.weight`, `0.bias`, ..., `head.bias`."""
     layout: list[tuple[str, tuple[int, ...]]] = []
     width = inputs
     for layer, size in enumerate(hidden):

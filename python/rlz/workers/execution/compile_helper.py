@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from rlz.workers.execution.compiled import Job, Layout
@@ -46,19 +47,21 @@ def compile_update(job: Job, library: Path) -> None:
 
     torch.set_num_threads(1)
     device = torch.device(job.device)
-    state = job.algorithm.init(torch.Generator().manual_seed(0))
-    kind, tensors = type(state), [tensor.to(device) for tensor in state]
+    initial = job.algorithm.init(torch.Generator().manual_seed(0))
+    kind = type(initial)
+    state = [tensor.to(device) for tensor in initial]
+    failed = torch.zeros((), dtype=torch.int64, device=device)
     batch = [_random(layout, device) for layout in job.batch]
     rows = job.batch[0][0][0]
     noise = torch.randn(job.algorithm.noise_shape(rows), device=device)
     learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
     update = InPlaceUpdate(job.algorithm)
 
-    def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
-        fields = inputs[len(tensors) : len(tensors) + len(batch)]
-        return tuple(update(kind(*inputs[: len(tensors)]), Batch(*fields), *inputs[-2:]))
+    def flat(*inputs: Tensor) -> Tensor:
+        fields = inputs[len(state) + 1 : -2]
+        return update(kind(*inputs[: len(state)]), inputs[len(state)], Batch(*fields), *inputs[-2:])
 
-    inputs = (*tensors, *batch, noise, learning_rate)
+    inputs = (*state, failed, *batch, noise, learning_rate)
     with torch.no_grad():
         program = torch.export.export(make_fx(flat)(*inputs), inputs, strict=False)
         with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:

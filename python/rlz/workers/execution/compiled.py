@@ -25,7 +25,6 @@ from torch import Tensor
 import rlz.algorithms
 import rlz.networks
 from rlz.algorithms.base import Batch, OffPolicy
-from rlz.workers.execution.executors import Report
 
 CACHE_ENTRIES = 64
 """Libraries kept in the cache folder (2 MB each)."""
@@ -114,7 +113,7 @@ class CompiledExecutor:
             before = os.environ.get("TMPDIR")
             os.environ["TMPDIR"] = scratch
             try:
-                loader = torch._C._aoti.AOTIModelPackageLoader  # type: ignore[attr-defined]
+                loader = torch._C._aoti.AOTIModelPackageLoader
                 self._loader = loader(str(library), "model", False, 1, -1 if index is None else index)
             finally:
                 if before is None:
@@ -123,10 +122,12 @@ class CompiledExecutor:
                     os.environ["TMPDIR"] = before
         self._batch = batch
 
-    def __call__(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Report:
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
+        """As in `Executor`. Raises ValueError for a batch of another layout (the code does not check)."""
         if layouts(batch) != self._batch:
             raise ValueError(f"compiled for batches of {self._batch}, got {layouts(batch)}")
-        return Report(*self._loader.boxed_run([*state, *batch, noise, learning_rate]))
+        metrics: Tensor = self._loader.boxed_run([*state, failed, *batch, noise, learning_rate])[0]
+        return metrics
 
 
 class Compilation:

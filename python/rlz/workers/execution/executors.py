@@ -7,7 +7,7 @@ the machine code that the compiler made of the whole of it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,39 +15,44 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy
 
 
-class Report(NamedTuple):
-    """What an executor gives back for one update."""
-
-    metrics: Tensor  # [len(metric_names)]
-    failed: Tensor  # [], int64: 0, or 1 + index into check_names of the first check that is not finite
-
-
 class Executor(Protocol):
-    """Runs one update on the state, in place."""
+    """Runs one update, in place."""
 
     name: str
 
-    def __call__(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Report:
-        """Update every tensor of the state, or none of them when a check is not finite."""
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
+        """Update every tensor of the state, or none; returns the metrics [len(metric_names)].
+
+        Parameters
+        ----------
+        state
+            The algorithm's NamedTuple of tensors.
+        failed
+            [], int64, on the device: 0 while every check was finite. The first one that is not sets it to 1 + its index
+            in `check_names`; from then on no update changes the state any more.
+        """
         ...
 
 
 class InPlaceUpdate:
-    """An algorithm's update that writes the state back, unless a loss or gradient is not finite.
+    """An algorithm's update that writes the state back, unless a loss or gradient is or was not finite.
 
-    The choice is made on the device, without a synchronisation: a bad update leaves every tensor as it was.
+    The choice is made on the device, without a synchronisation.
     """
 
     def __init__(self, algorithm: OffPolicy) -> None:
         self.algorithm = algorithm
 
-    def __call__(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Report:
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
+        """As in `Executor`."""
         new, metrics, checks = self.algorithm.update(state, batch, noise, learning_rate)
         bad = ~torch.isfinite(checks)
-        broken = bad.any()
+        first = torch.where(bad.any(), bad.to(torch.int64).argmax() + 1, 0)
+        frozen = torch.where(failed != 0, failed, first)
         for old, fresh in zip(state, new, strict=True):
-            old.copy_(torch.where(broken, old, fresh))
-        return Report(metrics, torch.where(broken, bad.to(torch.int64).argmax() + 1, 0))
+            old.copy_(torch.where(frozen != 0, old, fresh))
+        failed.copy_(frozen)
+        return metrics
 
 
 class EagerExecutor:
@@ -58,13 +63,14 @@ class EagerExecutor:
     def __init__(self, algorithm: OffPolicy) -> None:
         self._update = InPlaceUpdate(algorithm)
 
-    def __call__(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Report:
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
+        """As in `Executor`."""
         with torch.no_grad():
-            return self._update(state, batch, noise, learning_rate)
+            return self._update(state, failed, batch, noise, learning_rate)
 
 
 UPDATE_TOLERANCE = 1e-2
-"""Allowed difference of two executors' updates, relative to the size of the update (a mistake is a difference near 1)."""
+"""Allowed difference of two executors' updates, relative to the size of the update; a mistake is a difference near 1."""
 
 ROUNDING = 1e-6
 """Relative rounding of float32 parameters, larger than the update itself where a learning rate is tiny."""
@@ -79,11 +85,11 @@ def disagreement(
     the gradient, so single parameters with a gradient near 0 may differ in sign by mere rounding.
     """
     expected, found = (type(state)(*(tensor.clone() for tensor in state)) for _ in range(2))
-    first, second = (
-        run(copy, batch, noise, learning_rate) for run, copy in ((reference, expected), (candidate, found))
-    )
-    if int(first.failed) != int(second.failed):
-        return f"the non-finite flag is {int(second.failed)} instead of {int(first.failed)}"
+    flags = [torch.zeros((), dtype=torch.int64, device=noise.device) for _ in range(2)]
+    reference(expected, flags[0], batch, noise, learning_rate)
+    candidate(found, flags[1], batch, noise, learning_rate)
+    if int(flags[0]) != int(flags[1]):
+        return f"the non-finite flag is {int(flags[1])} instead of {int(flags[0])}"
     for name, old, want, got in zip(type(state)._fields, state, expected, found, strict=True):
         if not old.is_floating_point():
             if not torch.equal(want, got):

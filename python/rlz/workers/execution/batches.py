@@ -1,0 +1,166 @@
+"""From rows of the replay buffer to batches on the learner's device."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlz.algorithms.base import Batch
+
+if TYPE_CHECKING:
+    from rlz._native import ReplaySampler
+
+DTYPES = {
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "bf16": torch.bfloat16,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "u16": torch.uint16,
+    "i16": torch.int16,
+    "u32": torch.uint32,
+    "i32": torch.int32,
+    "u64": torch.uint64,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+"""Field types of the transport in torch."""
+
+AHEAD = 2
+"""Batches that the prefetch thread keeps ready."""
+
+
+class Decoder:
+    """Cuts packed rows into the fields of a `Batch`: views where a field is float32, else one cast on the device.
+
+    Parameters
+    ----------
+    fields
+        `Replay.fields`: (name, dtype, shape, byte offset).
+    """
+
+    def __init__(self, fields: Sequence[tuple[str, str, tuple[int, ...], int]]) -> None:
+        by_name = {name: (DTYPES[dtype], tuple(shape), offset) for name, dtype, shape, offset in fields}
+        self._fields = [by_name[name] for name in Batch._fields]
+
+    def __call__(self, rows: Tensor) -> Batch:
+        """Rows [batch, stride] uint8 -> batch, on the same device."""
+        return Batch(*(self._cut(rows, *field) for field in self._fields))
+
+    @staticmethod
+    def _cut(rows: Tensor, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> Tensor:
+        column = rows[:, offset : offset + math.prod(shape) * dtype.itemsize].view(dtype)
+        if not shape:
+            column = column[:, 0]
+        return column if dtype == torch.float32 else column.to(torch.float32)
+
+
+class Slot:
+    """Memory for the packed rows of one batch: the same bytes as a numpy array and as a torch tensor."""
+
+    def __init__(self, batch_size: int, stride: int, *, pinned: bool) -> None:
+        self.tensor = torch.empty(batch_size, stride, dtype=torch.uint8, pin_memory=pinned)
+        self.rows: NDArray[np.uint8] = self.tensor.numpy()
+        self.copied: torch.cuda.Event | None = None  # set while a device may still be reading
+
+
+class Batches:
+    """Draws batches, ahead of their use when `ahead` (a thread keeps two ready) or at the moment of use.
+
+    Parameters
+    ----------
+    sampler, stride
+        Of the replay buffer.
+    device
+        Where batches go; CUDA gets pinned memory and asynchronous copies.
+    """
+
+    def __init__(
+        self,
+        sampler: ReplaySampler,
+        decoder: Decoder,
+        *,
+        batch_size: int,
+        stride: int,
+        device: torch.device,
+        ahead: bool,
+    ) -> None:
+        self._sampler = sampler
+        self._decoder = decoder
+        self._device = device
+        self._cuda = device.type == "cuda"
+        self._slots = [Slot(batch_size, stride, pinned=self._cuda) for _ in range(AHEAD + 1 if ahead else 1)]
+        self._ready: queue.Queue[Slot | BaseException] = queue.Queue()
+        self._free: queue.Queue[Slot | None] = queue.Queue()
+        self._lock = threading.Lock()  # held while the sampler draws
+        self._thread = threading.Thread(target=self._prefetch, name="prefetch", daemon=True) if ahead else None
+        self._used: Slot | None = None
+
+    def next(self, timeout: float | None = 0.0) -> Batch | None:
+        """Next batch; it stays valid until the following call. None when none is ready within `timeout` seconds.
+
+        The first call draws the first batch: call it only when the buffer holds what an update may see.
+        """
+        if self._thread is None:
+            slot = self._slots[0]
+            self._draw(slot)
+            return self._deliver(slot)
+        if self._thread.ident is None:
+            for slot in self._slots:
+                self._free.put(slot)
+            self._thread.start()
+        if self._used is not None:
+            self._free.put(self._used)
+            self._used = None
+        try:
+            item = self._ready.get_nowait() if timeout == 0.0 else self._ready.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(item, BaseException):
+            raise item
+        self._used = item
+        return self._deliver(item)
+
+    def sampler_state(self) -> bytes:
+        """State of the sampler's random stream (batches that are ready have been drawn)."""
+        with self._lock:
+            return self._sampler.state
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None and self._thread.ident is not None:
+            self._free.put(None)
+            self._thread.join()
+
+    def _deliver(self, slot: Slot) -> Batch:
+        if not self._cuda:
+            return self._decoder(slot.tensor)
+        rows = slot.tensor.to(self._device, non_blocking=True)
+        slot.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        slot.copied.record()
+        return self._decoder(rows)
+
+    def _draw(self, slot: Slot) -> None:
+        if slot.copied is not None:
+            slot.copied.synchronize()
+            slot.copied = None
+        with self._lock:
+            self._sampler.sample(slot.rows)
+
+    def _prefetch(self) -> None:
+        while (slot := self._free.get()) is not None:
+            try:
+                self._draw(slot)
+            except BaseException as error:
+                self._ready.put(error)
+                return
+            self._ready.put(slot)

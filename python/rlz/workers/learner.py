@@ -1,0 +1,309 @@
+"""The learner: draws batches, updates the networks, publishes the actor, writes checkpoints.
+
+Version 1 of the actor is published right after initialisation, before anything is compiled: samplers wait for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.sac import Sac
+from rlz.config.seeds import Role, stream
+from rlz.errors import ConfigError, DeviceError, NonFiniteError, WaitTimeoutError
+from rlz.runtime.checkpoint import Checkpointer, load_checkpoint
+from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.workers.base import WorkerSpec, notice, run_worker, waiting
+from rlz.workers.execution.batches import Batches, Decoder
+from rlz.workers.execution.compiled import layouts
+from rlz.workers.execution.engine import Engine, EnginePlan
+from rlz.workers.execution.saving import Background
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+    from rlz.transport import Streams
+
+METRICS_UPDATES = 100
+METRICS_S = 1.0
+"""Metrics go to the stats board after so many updates, or so many seconds, whichever is first: their means."""
+
+SLICE_S = 0.5
+"""Longest single wait, so that checkpoints and metrics stay on time while the samplers are slow."""
+
+NONFINITE_FILE = "nonfinite.safetensors"
+
+
+class Learner:
+    """Updates the networks as often as the replay ratio allows.
+
+    Parameters
+    ----------
+    spec : seeds, names, run folder, checkpoint to resume from.
+    streams : the run's streams.
+    """
+
+    def __init__(self, spec: WorkerSpec, streams: Streams) -> None:
+        self._spec = spec
+        self._streams = streams
+        config = self._config = spec.run_config()
+        env_spec = self._env_spec = spec.environment()
+        serial = config.mode == "serial"
+        torch.set_num_threads(1)
+        self._device = find_device(config.device)
+        self._stats = StatsRow(streams.stats, spec.slot)
+        self._algorithm = make_algorithm(config, env_spec)
+        network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
+        initial = self._algorithm.init(network)
+        self._state = type(initial)(*(tensor.to(self._device) for tensor in initial))
+        if spec.resume is not None:
+            saved = load_checkpoint(Path(spec.resume)).learner
+            self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.items()})
+        decoder = Decoder(streams.replay.fields)
+        stride = streams.replay.stride
+        rows = stream(config.seed, Role.REPLAY, worker=spec.index, incarnation=spec.incarnation)
+        self._batches = Batches(
+            streams.replay.sampler(seed=rows.generate_state(4, np.uint64).tolist()),
+            decoder,
+            batch_size=config.batch_size,
+            stride=stride,
+            device=self._device,
+            ahead=not serial,
+        )
+        blank = torch.zeros(config.batch_size, stride, dtype=torch.uint8, device=self._device)
+        self._engine = Engine(
+            self._algorithm,
+            self._state,
+            layout=layouts(decoder(blank)),
+            device=self._device,
+            seed=self._seed(Role.LEARNER),
+            plan=EnginePlan(compile=config.compile, threads=config.threads, fixed=serial),
+            log=notice,
+        )
+        self._publisher = streams.parameters.publisher(worker=spec.worker_id)
+        self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec)
+        self._saving = Background("checkpoint")
+        self._metrics = torch.zeros(len(self._algorithm.metric_names), device=self._device)
+        self._pending = 0
+        self._granted = 0
+        self._learning_rate = config.learning_rate_at(streams.limiter.env_steps)
+        self._updates = streams.limiter.updates
+        self._since_publication = 0
+        self._ready = False
+        self._version = 0
+        self._flushed_at = self._saved_at = time.monotonic()
+
+    def start(self) -> None:
+        """Publish the first version, then begin to compile."""
+        self._publish()
+        self._engine.start()
+        self._flushed_at = self._saved_at = time.monotonic()
+        self._stats.set(Stat.THREADS, float(self._engine.threads))
+
+    def step(self, timeout: float | None) -> bool:
+        """Make one update as soon as the replay ratio allows it; False at the end of the run."""
+        if self._granted == 0:
+            granted = self._acquire(timeout)
+            if granted is None:
+                self._keep_up()
+                return True
+            if granted == 0:
+                self._finish()
+                return False
+            self._granted = granted
+        batch = self._next_batch(timeout)
+        if batch is not None:
+            self._update(batch)
+        self._keep_up()
+        return True
+
+    def close(self) -> None:
+        """End the threads and the helper process."""
+        self._engine.close()
+        self._batches.close()
+        self._saving.wait()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Networks, optimisers and counters by name: views, valid until the next update."""
+        return self._algorithm.state_dict(self._state)
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load what `state_dict` gave. Raises CheckpointError naming what does not fit."""
+        self._algorithm.load_state_dict(self._state, tensors)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def _acquire(self, timeout: float | None) -> int | None:
+        """Leave for updates; None when there is none yet, 0 when there will be none."""
+        limiter, worker = self._streams.limiter, self._spec.worker_id
+        try:
+            return limiter.acquire_updates(1, worker=worker, timeout=0.0)
+        except WaitTimeoutError:
+            if timeout == 0.0:
+                return None
+        with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
+            try:
+                return limiter.acquire_updates(1, worker=worker, timeout=_slice(timeout))
+            except WaitTimeoutError:
+                return None
+
+    def _next_batch(self, timeout: float | None) -> Batch | None:
+        batch = self._batches.next()
+        if batch is None:
+            # Updates have been granted, so in lock step (timeout 0) the batch is worth waiting for as well.
+            with waiting(self._stats, Waiting.BATCH, Stat.WAIT_BATCH_S):
+                batch = self._batches.next(_slice(timeout) if timeout != 0.0 else SLICE_S)
+        return batch
+
+    def _update(self, batch: Batch) -> None:
+        limiter = self._streams.limiter
+        self._learning_rate = self._config.learning_rate_at(limiter.env_steps)
+        try:
+            metrics = self._engine.update(batch, self._learning_rate)
+        except NonFiniteError as error:
+            raise self._dump(error, batch) from None
+        self._metrics += metrics
+        self._pending += 1
+        self._updates += 1
+        self._granted -= 1
+        self._since_publication += 1
+        if self._since_publication >= self._config.publish_every:
+            self._publish()
+        limiter.complete_updates(1)
+        if not self._ready:
+            self._ready = True
+            self._stats.set(Stat.READY_S, time.monotonic())
+
+    def _keep_up(self) -> None:
+        """Metrics and checkpoints that are due."""
+        now = time.monotonic()
+        if self._pending >= METRICS_UPDATES or now - self._flushed_at >= METRICS_S:
+            self._flush(now)
+            self._saving.check()
+        every = self._config.checkpoint_every
+        if every > 0.0 and now - self._saved_at >= every and self._granted == 0:
+            self._save()
+            self._saved_at = now
+
+    def _finish(self) -> None:
+        if self._since_publication:
+            self._publish()
+        self._flush(time.monotonic())
+        self._save()
+        self._saving.wait()
+        self._streams.limiter.finish()
+
+    # -- publication, metrics, checkpoints -------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        begin = time.perf_counter()
+        self._version = self._publisher.publish(
+            self._actor_bytes(), env_steps=self._streams.limiter.env_steps, updates=self._updates
+        )
+        self._since_publication = 0
+        self._stats.set(Stat.POLICY_VERSION, float(self._version))
+        self._stats.add(Stat.PUBLISH_S, time.perf_counter() - begin)
+
+    def _actor_bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self._algorithm.actor_parameters(self._state).cpu().numpy().view(np.uint8)
+
+    def _flush(self, now: float) -> None:
+        stats = self._stats
+        if self._pending:
+            means = (self._metrics / self._pending).tolist()
+            for name, value in zip(self._algorithm.metric_names, means, strict=True):
+                stats.set(Stat[name.upper()], value)
+            stats.add(Stat.UPDATES, float(self._pending))
+            self._metrics.zero_()
+            self._pending = 0
+        stats.set(Stat.LEARNING_RATE, self._learning_rate)
+        stats.set(Stat.THREADS, float(self._engine.threads))
+        stats.set(Stat.COMPILED, float(self._engine.executor == "compiled"))
+        stats.set(Stat.HEARTBEAT, now)
+        self._flushed_at = now
+
+    def _save(self) -> None:
+        """Take a snapshot of this moment and write it in the background."""
+        self._saving.wait()
+        cut = self._checkpointer.cut()
+        tensors = {name: view.detach().to("cpu", copy=True) for name, view in self.state_dict().items()}
+        policy = self._actor_bytes().copy()
+        counters = {"updates": self._updates, "version": self._version}
+        rng = {"replay": self._batches.sampler_state().hex(), "learner": self._engine.noise_state.hex()}
+
+        def write() -> None:
+            if self._checkpointer.save(tensors, policy, counters, rng, cut=cut) is not None:
+                self._stats.add(Stat.CHECKPOINTS, 1.0)
+
+        self._saving.run(write)
+
+    def _dump(self, error: NonFiniteError, batch: Batch) -> NonFiniteError:
+        from safetensors.torch import save_file
+
+        path = Path(self._spec.run_dir) / NONFINITE_FILE
+        tensors = {name: t.detach().to("cpu", copy=True) for name, t in self._engine.failure(batch).items()}
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+            where = f"the batch and the state are in {path}"
+        except OSError as problem:
+            where = f"the batch could not be written to {path}: {problem.strerror}"
+        return NonFiniteError(f"update {self._updates + 1}: {error}; {where}")
+
+    def _seed(self, role: Role) -> int:
+        sequence = stream(self._config.seed, role, worker=self._spec.index, incarnation=self._spec.incarnation)
+        return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def make_algorithm(config: RunConfig, env_spec: EnvSpec) -> OffPolicy:
+    """Algorithm of a run."""
+    if config.algo == "sac":
+        return Sac.from_config(config, env_spec)
+    raise ConfigError(f"--algo {config.algo}: rlz has sac")
+
+
+def find_device(name: str) -> torch.device:
+    """Torch device of `--device`; auto takes CUDA where there is a card.
+
+    Raises
+    ------
+    DeviceError
+        The device does not exist here.
+    """
+    if name == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda:0" if count else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"--device {name}: not a device; use auto, cpu, cuda or cuda:N") from None
+    if device.type != "cuda":
+        raise DeviceError(f"--device {name}: use auto, cpu, cuda or cuda:N")
+    index = device.index or 0
+    if index >= count:
+        found = "no CUDA device" if count == 0 else f"cuda:0 to cuda:{count - 1}"
+        raise DeviceError(f"--device {name}: torch finds {found} here; use --device auto or cpu")
+    return torch.device("cuda", index)
+
+
+def _slice(timeout: float | None) -> float:
+    return SLICE_S if timeout is None else min(timeout, SLICE_S)
+
+
+def _load() -> type[Learner]:
+    # Adam's second moments decay into denormals, which are a hundred times slower. Not in serial mode, whose process
+    # runs environments too: the setting changes their arithmetic.
+    torch.set_flush_denormal(True)
+    return Learner
+
+
+if __name__ == "__main__":
+    run_worker(_load)
