@@ -84,13 +84,14 @@ impl<'a> EventCount<'a> {
             }
         }
         let announced = Announced::new(self, worker);
-        let mut slice_ran_out = false;
+        let mut slept_out = None;
         loop {
             // Acquire, pairs with the Release addition in `notify_always`.
             let seq = self.seq.load(Ordering::Acquire);
             if let Some(value) = ready()? {
-                if slice_ran_out {
-                    // Nobody woke us, yet there is something: counted, because without kills it must not happen.
+                // A slice ran out and nobody has announced anything since, yet there is something: counted, because
+                // without kills it must not happen.
+                if slept_out == Some(self.seq.load(Ordering::Acquire)) {
                     self.missed.fetch_add(1, Ordering::Relaxed);
                 }
                 return Ok(Some(value));
@@ -105,7 +106,7 @@ impl<'a> EventCount<'a> {
             let slept = Instant::now();
             #[allow(clippy::cast_possible_truncation)] // the futex compares the low half
             futex::wait(self.seq, seq as u32, left);
-            slice_ran_out = self.seq.load(Ordering::Acquire) == seq && slept.elapsed() >= left;
+            slept_out = (slept.elapsed() >= left).then_some(seq);
             if !between() {
                 return Err(Error::Interrupted);
             }
