@@ -12,7 +12,7 @@ from rlz.hardware.detect import detect
 UPDATES = [
     {"plan": [["cpu", "eager", 1], ["cpu", "compiled", 1]]},
     {"device": "cpu", "executor": "eager", "threads": 1, "updates_per_s": 50.0, "frames_per_s": 12800.0,
-     "first_updates_s": 0.1},
+     "ready_s": 0.1},
 ]  # fmt: skip
 
 

@@ -86,6 +86,7 @@ def _updates(env: str, seconds: float, cores: int) -> tuple[list[dict[str, Any]]
     command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
     lines, error = lines_within(command, seconds)
     plan = [line for line in lines if "plan" in line]
+    error = error or next((line["error"] for line in lines if "error" in line), "")
     rates = [line for line in lines if "updates_per_s" in line]
     if not plan:
         raise RlzError(f"the learner could not be measured: {error or f'it did not start within {seconds:.0f} s'}")
@@ -112,13 +113,12 @@ def lines_within(command: Iterable[str], seconds: float) -> tuple[list[dict[str,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},  # no pool of compilers that outlives its parent
     )
     failed = ""
     try:
         out, err = process.communicate(timeout=seconds)
         if process.returncode != 0:
-            failed = err.strip()[-1000:] or f"status {process.returncode}"
+            failed = (err.strip().splitlines() or [""])[-1][:500] or f"status {process.returncode}"
     except subprocess.TimeoutExpired:
         out, _ = _kill(process)
     except BaseException:

@@ -62,10 +62,10 @@ def _measured(report: dict[str, Any]) -> Table:
 def _updates(rates: list[dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("updates, batch 256")
-    for heading in ("threads", "updates/s", "frames/s", "first 3 updates"):
+    for heading in ("threads", "updates/s", "frames/s", "ready after"):
         table.add_column(heading, justify="right")
     for rate in rates:
-        cells = (f"{rate['updates_per_s']:,.1f}", figure(rate["frames_per_s"]), f"{rate['first_updates_s']:.1f} s")
+        cells = (f"{rate['updates_per_s']:,.1f}", figure(rate["frames_per_s"]), f"{rate['ready_s']:.1f} s")
         table.add_row(f"{rate['device']}, {rate['executor']}", str(rate["threads"]), *cells)
     return table
 

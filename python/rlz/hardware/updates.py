@@ -1,6 +1,7 @@
 """Child process of `rlz profile`: SAC updates per second by device, executor and thread count. Imports torch.
 
-Prints one JSON object per line as soon as it is known, so that the parent can end it at any time.
+The batch is drawn from a small replay buffer as in training, so the compiled update is the one that `rlz train` loads,
+and stays in its cache. Prints one JSON object per line as soon as it is known: the parent may end it at any time.
 """
 
 import json
@@ -9,6 +10,7 @@ import time
 from typing import Any
 
 BATCH_SIZE = 256
+ROWS = 4096
 
 
 def main(env: str, threads: list[int], seconds: float) -> None:
@@ -18,7 +20,8 @@ def main(env: str, threads: list[int], seconds: float) -> None:
     from rlz import envs
     from rlz.algorithms.sac import Sac
     from rlz.config import resolve
-    from rlz.workers.execution.executors import InPlaceUpdate
+    from rlz.workers.execution.compiled import Compilation, Job, layouts
+    from rlz.workers.execution.executors import EagerExecutor
 
     config = resolve("sac", env, {"batch_size": BATCH_SIZE, "hidden": [256, 256]}, None)
     env_spec = envs.inspect_env(config, on_note=lambda _: None)
@@ -31,62 +34,82 @@ def main(env: str, threads: list[int], seconds: float) -> None:
         for count in (threads if device == "cpu" else [1])
     ]
     say({"plan": plan})
-    # One program for all thread counts: without this, the count at compile time is built in.
-    torch._inductor.config.cpp.dynamic_threads = True
-    compiled: dict[str, Any] = {}
+    draw = Draw(env_spec)
+    executors: dict[tuple[str, str], Any] = {}
     for device, executor, count in plan:
         torch.set_num_threads(count)
-        generator = torch.Generator().manual_seed(1)
-        state = type(initial := algorithm.init(generator))(*(tensor.to(device) for tensor in initial))
-        batch = random_batch(env_spec.obs_dim, env_spec.action_dim, generator, device)
-        update: Any = InPlaceUpdate(algorithm)
-        if executor == "compiled":
-            update = compiled.setdefault(device, torch.compile(update, fullgraph=True, dynamic=False))
-        say(
-            {"device": device, "executor": executor, "threads": count, **rate(update, algorithm, state, batch, seconds)}
-        )
+        begin = time.perf_counter()
+        if (device, executor) not in executors:
+            if executor == "eager":
+                executors[device, executor] = EagerExecutor(algorithm)
+            else:
+                compilation = Compilation(Job(algorithm, layouts(draw(device)), device))
+                compilation.start()
+                compilation.finished(wait=True)
+                if compilation.error is not None:
+                    say({"error": f"updates cannot be compiled for {device}: {compilation.error}"})
+                    break
+                executors[device, executor] = compilation.load()
+                compilation.close()
+        initial = algorithm.init(torch.Generator().manual_seed(1))
+        state = type(initial)(*(tensor.to(device) for tensor in initial))
+        found = rate(executors[device, executor], algorithm, state, draw, device, seconds)
+        ready = time.perf_counter() - begin - found.pop("window_s")
+        say({"device": device, "executor": executor, "threads": count, **found, "ready_s": ready})
 
 
-def random_batch(obs_dim: int, action_dim: int, generator: Any, device: str) -> Any:
-    """Transitions of normal observations and uniform actions: `Batch` of `BATCH_SIZE` rows on a device."""
+class Draw:
+    """Draws batches from a small buffer of random rows (values in [-1, 1]) to a device, as the learner does."""
+
+    def __init__(self, env_spec: Any) -> None:
+        import numpy as np
+        import torch
+
+        from rlz._native import Replay
+        from rlz.workers.execution.batches import Decoder
+
+        replay = Replay.create(env_spec.fields(), buffer_size=ROWS, lanes=1, run_id=1)
+        rows = np.zeros((ROWS, replay.stride), np.uint8)
+        rng = np.random.default_rng(1)
+        for name, dtype, shape, offset in replay.fields:
+            if dtype == "f32":
+                size = int(np.prod(shape, dtype=int))
+                values = np.full((ROWS, size), 0.99) if name == "discount" else rng.uniform(-1, 1, (ROWS, size))
+                rows[:, offset : offset + 4 * size] = values.astype(np.float32).view(np.uint8)
+        replay.restore_rows(0, rows, np.zeros(ROWS, np.uint64), worker=1)
+        self._sampler = replay.sampler(seed=[1, 2, 3, 4])
+        self._decoder = Decoder(replay.fields)
+        self._rows = torch.empty(BATCH_SIZE, replay.stride, dtype=torch.uint8)
+
+    def __call__(self, device: str) -> Any:
+        """A `Batch` of `BATCH_SIZE` rows."""
+        self._sampler.sample(self._rows.numpy())
+        return self._decoder(self._rows if device == "cpu" else self._rows.to(device))
+
+
+def rate(update: Any, algorithm: Any, state: Any, draw: Draw, device: str, seconds: float) -> dict[str, float]:
+    """Updates per second over a window, drawing the batches included; three updates warm up."""
     import torch
 
-    from rlz.algorithms.base import Batch
-
-    columns = (
-        torch.randn(BATCH_SIZE, obs_dim, generator=generator),
-        torch.rand(BATCH_SIZE, action_dim, generator=generator) * 2 - 1,
-        torch.randn(BATCH_SIZE, obs_dim, generator=generator),
-        torch.randn(BATCH_SIZE, generator=generator),
-        torch.full((BATCH_SIZE,), 0.99),
-    )
-    return Batch(*(column.to(device) for column in columns))
-
-
-def rate(update: Any, algorithm: Any, state: Any, batch: Any, seconds: float) -> dict[str, float]:
-    """Updates per second over a window, and the seconds of the first three (compilation included)."""
-    import torch
-
-    device = batch.obs.device
     learning_rate = torch.tensor(3e-4, device=device)
+    failed = torch.zeros((), dtype=torch.int64, device=device)
     shape = algorithm.noise_shape(BATCH_SIZE)
 
     def run(most: int, until: float) -> int:
         done = 0
         while done < most and time.perf_counter() < until:
-            update(state, batch, torch.randn(shape, device=device), learning_rate)
+            update(state, failed, draw(device), torch.randn(shape, device=device), learning_rate)
             done += 1
-        if device.type == "cuda":
+        if device != "cpu":
             torch.cuda.synchronize(device)
         return done
 
-    begin = time.perf_counter()
     run(3, float("inf"))
-    first = time.perf_counter() - begin
     begin = time.perf_counter()
     updates = run(10**9, begin + seconds)
-    per_second = updates / (time.perf_counter() - begin)
-    return {"updates_per_s": per_second, "frames_per_s": per_second * BATCH_SIZE, "first_updates_s": first}
+    window = time.perf_counter() - begin
+    per_second = updates / window
+    return {"updates_per_s": per_second, "frames_per_s": per_second * BATCH_SIZE, "window_s": window}
 
 
 def say(line: dict[str, Any]) -> None:
