@@ -11,20 +11,43 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "CLOSED",
+    "FINISHED",
+    "FLAG_FIRST",
+    "FLAG_TERMINATED",
+    "FLAG_TRUNCATED",
+    "RUNNING",
+    "STOPPING",
+    "Limiter",
+    "ParameterStore",
+    "Policy",
+    "Publisher",
+    "Replay",
+    "ReplaySampler",
+    "ReplayWriter",
+    "StatsBoard",
+    "Subscriber",
+    "__version__",
+    "bind_to_parent",
+    "check_shared_memory",
+]
+
 __version__: Final[str]
 
 FLAG_TERMINATED: Final[int]
 FLAG_TRUNCATED: Final[int]
 FLAG_FIRST: Final[int]
 
-Field = tuple[str, str, tuple[int, ...]]
+_Field = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape); dtype is one of f16 f32 f64 bf16 u8 i8 u16 i16 u32 i32 u64 i64 bool."""
 
 @final
 class Replay:
     """Replay buffer: one lane per environment, oldest rows overwritten (transport.md section 1)."""
+
     @staticmethod
-    def create(fields: Sequence[Field], *, buffer_size: int, lanes: int, run_id: int) -> Replay: ...
+    def create(fields: Sequence[_Field], *, buffer_size: int, lanes: int, run_id: int) -> Replay: ...
     @staticmethod
     def attach(fd: int) -> Replay: ...
     @property
@@ -97,6 +120,7 @@ class ReplaySampler:
         """State of the random stream, for a checkpoint; settable."""
     @state.setter
     def state(self, value: bytes) -> None: ...
+    def close(self) -> None: ...
 
 RUNNING: Final[int]
 STOPPING: Final[int]
@@ -110,6 +134,7 @@ class Limiter:
     A step index belongs to a lane, not to a process: a lane whose sampler died hands an index that was taken but not
     completed to its successor, so none is lost and `env_steps == total_timesteps` holds at the end.
     """
+
     @staticmethod
     def create(
         *,
@@ -149,7 +174,9 @@ class Limiter:
     def missed_wakeups(self) -> int: ...
     def lane_steps(self) -> list[int]:
         """Completed env steps of each lane."""
-    def acquire_steps(self, lanes: Sequence[int], tickets: NDArray[np.int64], *, worker: int, timeout: float | None) -> int:
+    def acquire_steps(
+        self, lanes: Sequence[int], tickets: NDArray[np.int64], *, worker: int, timeout: float | None
+    ) -> int:
         """Take the next step index for each given lane, as many as the ratio allows now; waits while none can be had.
 
         tickets[i] = global 0-based step index, or -1 where none was granted. Returns how many were granted, 0 when the
@@ -169,13 +196,14 @@ class Limiter:
         """-> CLOSED: every present and later wait raises ClosedError."""
     def reap(self, worker: int) -> None: ...
 
-Parameter = tuple[str, str, tuple[int, ...]]
+_Parameter = tuple[str, str, tuple[int, ...]]
 
 @final
 class ParameterStore:
     """Newest-wins network parameters: one publisher, many subscribers (transport.md section 3)."""
+
     @staticmethod
-    def create(manifest: Sequence[Parameter], *, leases: int, run_id: int) -> ParameterStore: ...
+    def create(manifest: Sequence[_Parameter], *, leases: int, run_id: int) -> ParameterStore: ...
     @staticmethod
     def attach(control_fd: int, payload_fd: int, *, writable: bool = False) -> ParameterStore: ...
     @property
@@ -185,7 +213,7 @@ class ParameterStore:
     @property
     def readonly_payload_fd(self) -> int: ...
     @property
-    def manifest(self) -> list[Parameter]: ...
+    def manifest(self) -> list[_Parameter]: ...
     @property
     def nbytes(self) -> int:
         """Bytes of one version (the tensors of the manifest, packed back to back without padding)."""
@@ -207,7 +235,10 @@ class Publisher:
 class Subscriber:
     def version(self) -> int: ...
     def read(self, into: NDArray[np.uint8]) -> tuple[int, int, int]:
-        """Copy the newest version; returns (version, env_steps, updates) of its publication. TransportError before any."""
+        """Copy the newest version; returns (version, env_steps, updates) of its publication.
+
+        TransportError before any.
+        """
     def wait_newer(self, version: int, *, timeout: float | None) -> int: ...
     def wait_env_steps(self, env_steps: int, *, timeout: float | None) -> int:
         """Wait for a version published at or after `env_steps`; returns that version number."""
@@ -217,8 +248,11 @@ class Subscriber:
 @final
 class StatsBoard:
     """Fixed numbers per worker slot, and a ring of recent events per slot; read without a message (float64)."""
+
     @staticmethod
-    def create(*, slots: int, names: Sequence[str], event_width: int, event_capacity: int, run_id: int) -> StatsBoard: ...
+    def create(
+        *, slots: int, names: Sequence[str], event_width: int, event_capacity: int, run_id: int
+    ) -> StatsBoard: ...
     @staticmethod
     def attach(fd: int) -> StatsBoard: ...
     @property
@@ -241,8 +275,9 @@ class StatsBoard:
 @final
 class Policy:
     """The actor network a sampler runs; agrees with the torch module to 1e-5."""
-    def __init__(
-        self,
+
+    def __new__(
+        cls,
         *,
         obs_dim: int,
         action_dim: int,
@@ -251,11 +286,11 @@ class Policy:
         layer_norm: bool,
         head: str,
         seed: Sequence[int],
-    ) -> None:
+    ) -> Policy:
         """`activation`: relu, tanh, silu, elu. `head`: squashed_gaussian (mean and log_std, log_std in [-20, 2])."""
     @property
-    def manifest(self) -> list[Parameter]:
-        """All f32, weights [in, out]: actor.0.weight, actor.0.bias, (actor.0.norm.weight, actor.0.norm.bias), actor.1...,
+    def manifest(self) -> list[_Parameter]:
+        """All f32, weights [in, out]: actor.0.weight, actor.0.bias, (actor.0.norm.weight, actor.0.norm.bias), ...,
         actor.head.weight [in, 2 * action_dim], actor.head.bias: columns 0..A are the mean, A..2A log_std.
         """
     @property
@@ -273,7 +308,7 @@ class Policy:
         deterministic: bool = False,
         log_prob: NDArray[np.float32] | None = None,
     ) -> None:
-        """obs [m, obs_dim] of any real dtype -> actions [m, action_dim] in [-1, 1]."""
+        """Map obs [m, obs_dim] of any real dtype to actions [m, action_dim] in [-1, 1]."""
     def uniform(self, actions: NDArray[np.float32]) -> None:
         """Warm-up: uniform actions in [-1, 1] from the policy's own random stream."""
     @property

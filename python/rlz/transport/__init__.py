@@ -1,7 +1,7 @@
 """The streams of a run: shared memory that joins its workers.
 
-`Streams` makes them (controller) or attaches to them (workers). Each stream is a handle of `rlz._native`, which does the
-work; its methods are documented in `_native.pyi`. A process may be killed at any instruction without harm to the
+`Streams` makes them (controller) or attaches to them (workers). Each stream is a handle of `rlz._native`, which does
+the work; its methods are documented in `_native.pyi`. A process may be killed at any instruction without harm to the
 others: see docs/transport.md.
 """
 

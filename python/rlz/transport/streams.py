@@ -154,7 +154,7 @@ class Streams:
         self.parameters.reap(worker)
 
     def close(self) -> None:
-        """Let go of the memory in this process; other processes do not notice (`limiter.close()` is what ends waits)."""
+        """Let go of the memory in this process. Others do not notice: `limiter.close()` is what ends their waits."""
         self.replay.close()
         self.parameters.close()
         self.stats.close()
