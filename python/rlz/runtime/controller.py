@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,31 +86,37 @@ class Outcome:
     error: str = ""
 
 
-@dataclass
 class Controller:
     """Runs the worker processes of one run.
 
-    Attributes
+    Parameters
     ----------
-    config, env_spec, run, streams : of the run.
+    config, env_spec, run_dir, streams : of the run.
     generation : how often this run was started before (0: fresh); part of every incarnation.
     resume : checkpoint that the workers go on from.
     modules : program of each role.
     """
 
-    config: "RunConfig"
-    env_spec: "EnvSpec"
-    run_dir: RunDirectory
-    streams: "Streams"
-    generation: int = 0
-    resume: Path | None = None
-    modules: Mapping[str, str] = MODULES
-    slots: list[Slot] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.slots = [Slot(node) for node in plan(self.config)]
+    def __init__(
+        self,
+        config: "RunConfig",
+        env_spec: "EnvSpec",
+        run_dir: RunDirectory,
+        streams: "Streams",
+        *,
+        generation: int = 0,
+        resume: Path | None = None,
+        modules: Mapping[str, str] = MODULES,
+    ) -> None:
+        self.env_spec = env_spec
+        self.run_dir = run_dir
+        self.streams = streams
+        self.generation = generation
+        self.resume = resume
+        self.modules = modules
+        self.slots = [Slot(node) for node in plan(config)]
         self._ids = deque(range(FIRST_WORKER_ID, LAST_WORKER_ID + 1))
-        self._config_json: dict[str, Any] = self.config.model_dump(mode="json")
+        self._config_json: dict[str, Any] = config.model_dump(mode="json")
         self._poll = select.poll()
         self._by_pidfd: dict[int, Slot] = {}
         self._notices = b""
@@ -196,7 +202,7 @@ class Controller:
             run_dir=str(self.run_dir.path),
             config=self._config_json,
             env_spec=self.env_spec.to_json(),
-            fds=self.streams.fds(),
+            fds=self.streams.fds(node.role),
             lanes=node.lanes,
             notice_fd=self._writer,
             sys_path=tuple(sys.path),
@@ -275,6 +281,7 @@ class Controller:
         """End the run because of an error; unless `quick`, the learner may still write its checkpoint."""
         if not self._error:
             self._error = error
+            tracker.note(f"stopping: {error.splitlines()[0]}")
         else:
             tracker.note(error)
         if quick:

@@ -64,7 +64,7 @@ def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = No
 def _report(policy: Any, result: "Evaluation") -> str:
     low, high, count = min(result.returns), max(result.returns), len(result.returns)
     return (
-        f"{policy.spec.env_id}: version {policy.version:,}, published at {policy.env_steps:,} env steps ({policy.path})\n"
+        f"{policy.spec.env_id}: version {policy.version:,} of {policy.env_steps:,} env steps ({policy.path})\n"
         f"return  {result.mean:.2f} +- {result.std:.2f} over {count} episodes, from {low:.2f} to {high:.2f}\n"
         f"length  {result.mean_length:.1f} +- {result.std_length:.1f} env steps"
     )

@@ -22,7 +22,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "sampler": "rlz.workers.sampler",
     }
 )
-"""The program of each role: `python -m <module>`."""
+"""The module of each role; its class is named like the role."""
 
 
 @dataclass(frozen=True)

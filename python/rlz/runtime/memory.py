@@ -160,8 +160,9 @@ def row_bytes(env_spec: "EnvSpec") -> int:
 
 
 def replay_rows(config: "RunConfig") -> int:
-    """Rows that are allocated: every lane can hold its share of the buffer."""
-    return -(-config.buffer_size // config.num_envs) * config.num_envs
+    """Rows that are allocated: every lane has room for its share of the buffer, and a margin."""
+    share = -(-config.buffer_size // config.num_envs)
+    return (share + min(max(share // 16, 2), 64)) * config.num_envs
 
 
 @dataclass(frozen=True)

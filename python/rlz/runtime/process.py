@@ -28,7 +28,7 @@ class WorkerProcess:
     ----------
     node : its place in the graph.
     spec : what it is told; the descriptors are filled in here.
-    module : program to run.
+    module : holds the class of its role.
     log : file for its stdout and stderr; appended to.
     environment : variables on top of the controller's.
     """
@@ -74,7 +74,7 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> "Ending":
-        """Wait for the end of the worker, kill what is left of its group, collect it. Once only, when `pidfd` is readable.
+        """Wait for the end of the worker, kill what is left of its group, collect it. Once, when `pidfd` is readable.
 
         The group is killed before the worker is waited for: until then its id cannot be given to another process.
         """
@@ -159,7 +159,8 @@ def _start(
     module: str, spec_fd: int, inherited: Sequence[int], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     # -P: a file in the current folder must not stand in for a module of the standard library.
-    command = [sys.executable, "-P", "-m", module, "--spec-fd", str(spec_fd)]
+    command = [sys.executable, "-P", "-m", "rlz.workers", module]
+    command += ["--spec-fd", str(spec_fd), "--parent", str(os.getpid())]
     with _open_log(log) as output:
         return subprocess.Popen(
             command,

@@ -69,13 +69,16 @@ def create_run_directory(config: "RunConfig") -> RunDirectory:
     parent = Path(config.runs_dir).expanduser().absolute()
     name = config.name or default_name(config)
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        if not parent.is_dir():
+            parent.mkdir(parents=True)
         path = _make(parent, name, unique=config.name is None)
         for folder in ("logs", "checkpoints"):
             (path / folder).mkdir(mode=0o700)
         replace_file(path / "config.toml", config.to_toml().encode())
         (path / "config.toml").chmod(0o600)
     except FileExistsError as error:
+        if not parent.is_dir():
+            raise ConfigError(f"--runs-dir {parent} is a file, not a folder") from error
         raise ConfigError(f"run folder {parent / name} exists already: choose another --name, or remove it") from error
     except OSError as error:
         raise ConfigError(

@@ -7,20 +7,19 @@ whether an evaluation is due. Nothing depends on the time of day or on what is s
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlz._native import RUNNING
 from rlz.runtime.controller import Outcome, RunTracker
-from rlz.runtime.graph import FIRST_WORKER_ID, Node, plan
+from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
 from rlz.tracking import WorkerInfo
-from rlz.workers.base import Report, Worker, WorkerSpec, notices_to
+from rlz.workers.base import Report, Worker, WorkerSpec, notices_to, role_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
@@ -32,7 +31,7 @@ class SerialRun:
     Parameters
     ----------
     config, env_spec, run_dir, streams : of the run.
-    generation, resume : as in `Controller`.
+    generation, resume, modules : as in `Controller`.
     """
 
     def __init__(
@@ -44,6 +43,7 @@ class SerialRun:
         *,
         generation: int = 0,
         resume: Path | None = None,
+        modules: Mapping[str, str] = MODULES,
     ) -> None:
         self._config = config
         self._env_spec = env_spec
@@ -51,6 +51,7 @@ class SerialRun:
         self._streams = streams
         self._generation = generation
         self._resume = resume
+        self._modules = modules
         self._nodes = plan(config)
         self._current = "serial"
         self._finished: set[str] = set()
@@ -133,7 +134,7 @@ class SerialRun:
             resume=None if self._resume is None else str(self._resume),
         )
         self._current = node.name
-        return worker_class(node.role)(spec, self._streams)
+        return role_class(self._modules[node.role], node.role)(spec, self._streams)
 
     def _step(self, name: str, worker: Worker) -> bool:
         """One step of a worker; False once it has finished, however often it is asked."""
@@ -144,13 +145,3 @@ class SerialRun:
             return True
         self._finished.add(name)
         return False
-
-
-def worker_class(role: str) -> "Callable[[WorkerSpec, Streams], Worker]":
-    """Import the class of a role."""
-    from importlib import import_module
-
-    from rlz.runtime.graph import MODULES
-
-    found: Callable[[WorkerSpec, Streams], Worker] = getattr(import_module(MODULES[role]), role.capitalize())
-    return found

@@ -10,7 +10,7 @@ from typing import Any, Self
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SAME_S = 0.2
-"""Signals within this many seconds count as one: a terminal sends SIGINT to a whole group, and `uv run` passes it on."""
+"""Signals within this many seconds count as one: a terminal sends SIGINT to a whole group; `uv run` passes it on."""
 
 
 class StopSignals:

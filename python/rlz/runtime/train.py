@@ -124,15 +124,13 @@ def _serial(
     from rlz.runtime.serial import SerialRun
     from rlz.tracking import Tracker
 
-    del modules
-
     def now() -> None:
         # The main thread may be deep in native code, so there is no way to unwind it within a second.
         _at_once(tracker.close, signals)
         os._exit(signals.exit_status)
 
     with StopSignals(now) as signals:
-        run = SerialRun(config, env_spec, run_dir, streams)
+        run = SerialRun(config, env_spec, run_dir, streams, modules=modules)
         tracker = Tracker(run_dir.path, config, streams, run.workers, quiet=quiet)
         try:
             for note in notes:

@@ -5,11 +5,9 @@ words (a `Report`), and a pipe for notices. It exits with status 0 after `Report
 a Python exception. Any other end is its death, and the controller treats it as such.
 """
 
-import argparse
 import faulthandler
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -196,29 +194,23 @@ def waiting(row: "StatsRow", reason: "Waiting", total: "Stat") -> Iterator[None]
         row.add(total, time.monotonic() - since)
 
 
-def run_worker(load: Callable[[], Callable[[WorkerSpec, "Streams"], Worker]]) -> None:
-    """Run this process as a worker and exit; the `main` of every role module.
+def run_worker(module: str, spec_fd: int) -> None:
+    """Run this process as a worker and exit.
 
     Parameters
     ----------
-    load
-        Imports and returns the role's class. It is called after the process is bound to its parent, so that a heavy
-        import (torch takes seconds) never outlives a controller that was killed meanwhile.
+    module : holds the role's class, named like the role ("sampler": `Sampler`).
+    spec_fd : memfd with the `WorkerSpec`.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--spec-fd", type=int, required=True)
-    spec_fd = parser.parse_args().spec_fd
-    spec = WorkerSpec.from_json(os.pread(spec_fd, os.fstat(spec_fd).st_size, 0).decode())
-    os.close(spec_fd)
-
     from rlz._native import bind_to_parent
 
+    spec = WorkerSpec.from_json(os.pread(spec_fd, os.fstat(spec_fd).st_size, 0).decode())
+    os.close(spec_fd)
     bind_to_parent(spec.parent_pid)
     status = EXIT_ERROR
     try:
         _prepare(spec)
-        _live(spec, load)
+        _live(spec, module)
         status = 0
     except BaseException as error:
         report = Report.of(error)
@@ -228,6 +220,14 @@ def run_worker(load: Callable[[], Callable[[WorkerSpec, "Streams"], Worker]]) ->
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def role_class(module: str, role: str) -> Callable[[WorkerSpec, "Streams"], Worker]:
+    """Import the class of a role; it is named like the role."""
+    from importlib import import_module
+
+    found: Callable[[WorkerSpec, Streams], Worker] = getattr(import_module(module), role.capitalize())
+    return found
 
 
 def _prepare(spec: WorkerSpec) -> None:
@@ -242,11 +242,11 @@ def _prepare(spec: WorkerSpec) -> None:
     Path(spec.run_dir).stat()
 
 
-def _live(spec: WorkerSpec, load: Callable[[], Callable[[WorkerSpec, "Streams"], Worker]]) -> None:
+def _live(spec: WorkerSpec, module: str) -> None:
     from rlz.transport import Streams
 
     streams = Streams.attach(spec.fds, spec.role)
-    worker = load()(spec, streams)
+    worker = role_class(module, spec.role)(spec, streams)
     worker.start()
     while worker.step(None):
         pass

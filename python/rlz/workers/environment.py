@@ -117,7 +117,7 @@ class Environment:
             obs = np.asarray(obs)
         if obs.shape != self._shape:
             raise EnvError(
-                f"{self._where('step')} gave an observation of shape {obs.shape}; its observation_space has {self._shape}"
+                f"{self._where('step')} gave an observation of shape {obs.shape}, not {self._shape} as its space says"
             )
         into[:] = obs if obs.ndim == 1 else obs.reshape(-1)
         if self._float and into.dot(self._zeros) != 0.0:

@@ -18,7 +18,7 @@ from rlz.errors import WaitTimeoutError
 from rlz.networks.spec import actor_spec
 from rlz.runtime.policy_files import PolicyFiles, read_description, write_best
 from rlz.transport.stats import Stat, StatsRow, Waiting
-from rlz.workers.base import WorkerSpec, notice, run_worker, waiting
+from rlz.workers.base import WorkerSpec, notice, waiting
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import Evaluation, evaluation_seeds, play
 
@@ -61,6 +61,7 @@ class Evaluator:
         self._scored = int(events[-1][0]) if len(events) else 0
         reached = int(events[-1][1]) if len(events) else streams.limiter.env_steps
         self._due = self._multiple_after(reached)
+        self._started = False
         self._best = self._read_best()
 
     def start(self) -> None:
@@ -178,13 +179,6 @@ class Evaluator:
         self._stats.push_event(event)
         self._stats.add(Stat.EVALUATIONS, 1.0)
         self._stats.set(Stat.POLICY_VERSION, float(version))
-        if self._stats.get(Stat.READY_S) == 0.0:
+        if not self._started:
+            self._started = True
             self._stats.set(Stat.READY_S, time.monotonic())
-
-
-def _load() -> type[Evaluator]:
-    return Evaluator
-
-
-if __name__ == "__main__":
-    run_worker(_load)

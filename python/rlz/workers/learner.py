@@ -20,7 +20,7 @@ from rlz.config.seeds import Role, stream
 from rlz.errors import ConfigError, DeviceError, NonFiniteError, WaitTimeoutError
 from rlz.runtime.checkpoint import Checkpointer, load_checkpoint
 from rlz.transport.stats import Stat, StatsRow, Waiting
-from rlz.workers.base import WorkerSpec, notice, run_worker, waiting
+from rlz.workers.base import WorkerSpec, notice, waiting
 from rlz.workers.execution.batches import Batches, Decoder
 from rlz.workers.execution.compiled import layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
@@ -57,6 +57,10 @@ class Learner:
         env_spec = self._env_spec = spec.environment()
         serial = config.mode == "serial"
         torch.set_num_threads(1)
+        if not serial:
+            # Adam's second moments decay into denormals, which are a hundred times slower. Not in serial mode, whose
+            # process runs environments too: the setting changes their arithmetic.
+            torch.set_flush_denormal(True)
         self._device = find_device(config.device)
         self._stats = StatsRow(streams.stats, spec.slot)
         self._algorithm = make_algorithm(config, env_spec)
@@ -296,14 +300,3 @@ def find_device(name: str) -> torch.device:
 
 def _slice(timeout: float | None) -> float:
     return SLICE_S if timeout is None else min(timeout, SLICE_S)
-
-
-def _load() -> type[Learner]:
-    # Adam's second moments decay into denormals, which are a hundred times slower. Not in serial mode, whose process
-    # runs environments too: the setting changes their arithmetic.
-    torch.set_flush_denormal(True)
-    return Learner
-
-
-if __name__ == "__main__":
-    run_worker(_load)

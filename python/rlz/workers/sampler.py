@@ -16,7 +16,7 @@ from rlz.envs import make
 from rlz.errors import WaitTimeoutError
 from rlz.networks.spec import actor_spec
 from rlz.transport.stats import Stat, StatsRow, Waiting
-from rlz.workers.base import WorkerSpec, run_worker, waiting
+from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
 
 if TYPE_CHECKING:
@@ -247,11 +247,3 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
 }
 """Field types of the transport that numpy has."""
-
-
-def _load() -> type[Sampler]:
-    return Sampler
-
-
-if __name__ == "__main__":
-    run_worker(_load)

@@ -1,0 +1,350 @@
+"""Runs with real worker processes and a fake learner: supervision, stopping, and what is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rlz.runtime.checkpoint import newest_checkpoint
+
+PROGRAM = Path(__file__).parent / "run_fake.py"
+pytestmark = pytest.mark.usefixtures("fakes")
+
+
+class Training:
+    """A controller process and its workers."""
+
+    def __init__(self, folder: Path, **values: Any) -> None:
+        defaults: dict[str, Any] = {
+            "env": "fake_envs:Counting-v0",
+            "env_kwargs": {"truncate_after": 20},
+            "total_timesteps": 2000,
+            "learning_starts": 50,
+            "buffer_size": 5000,
+            "hidden": [8],
+            "eval_every": 0,
+            "runs_dir": str(folder),
+            "name": "run",
+            "log_every": 0.2,
+        }
+        self.config = {**defaults, **values}
+        self.run_dir = folder / "run"
+        self.output = folder / "output"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), json.dumps(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.seen: set[int] = set()
+
+    def descendants(self) -> list[psutil.Process]:
+        try:
+            found = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self.seen.update(process.pid for process in found)
+        return found
+
+    def worker(self, role: str) -> psutil.Process:
+        """Wait for a worker process."""
+        names = {"sampler": "rlz.workers.sampler", "evaluator": "rlz.workers.evaluator", "learner": "fake_learner"}
+
+        def find() -> psutil.Process | None:
+            for process in self.descendants():
+                try:
+                    if names[role] in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                        return process
+                except psutil.NoSuchProcess:
+                    continue
+            return None
+
+        return wait_for(find)
+
+    def wait_for_steps(self, steps: int) -> None:
+        """Wait until the log shows that many env steps."""
+
+        def reached() -> bool:
+            self.descendants()
+            assert self.process.poll() is None, self.text()
+            return any(line["env_steps"] >= steps for line in self.metrics())
+
+        wait_for(reached)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.run_dir / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def wait(self, timeout: float = 60.0) -> int:
+        deadline = time.monotonic() + timeout
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"the run hangs\n{self.text()}"
+            self.descendants()
+            time.sleep(0.02)
+        return self.process.wait()
+
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return found
+
+    def left(self) -> list[int]:
+        return [pid for pid in self.seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+
+    def assert_nothing_is_left(self, within: float = 0.0) -> None:
+        deadline = time.monotonic() + within
+        while self.left() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not self.left(), "processes are left"
+        assert not list(self.run_dir.rglob(".tmp-*"))
+
+
+def wait_for(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+    deadline = time.monotonic() + timeout
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    started: list[Training] = []
+
+    def begin(**values: Any) -> Training:
+        started.append(Training(tmp_path, **values))
+        return started[-1]
+
+    yield begin
+    for training in started:
+        training.process.kill()
+        training.process.wait()
+
+
+Start = Callable[..., Training]
+ENDLESS = {"total_timesteps": 10_000_000}
+
+
+def test_a_killed_sampler_is_replaced_and_the_count_is_exact(start: Start) -> None:
+    training = start(samplers=2, total_timesteps=6000, env_kwargs={"truncate_after": 20, "sleep": 0.0005})
+    training.wait_for_steps(500)
+    training.worker("sampler").kill()
+    assert training.wait() == 0, training.text()
+    summary = training.summary()
+    assert summary["status"] == "completed"
+    assert summary["env_steps"] == 6000
+    assert summary["updates"] == 5950
+    assert summary["restarts"] == 1
+    text = training.text()
+    assert "was killed by SIGKILL" in text
+    assert "lack of memory" in text
+    assert "restarted (1 of 3 in a row)" in text
+    training.assert_nothing_is_left()
+
+
+def test_a_killed_evaluator_is_replaced(start: Start) -> None:
+    training = start(eval_every=1000, eval_episodes=3, env_kwargs={"truncate_after": 20, "sleep": 0.001})
+    training.wait_for_steps(100)
+    training.worker("evaluator").send_signal(signal.SIGSEGV)
+    assert training.wait() == 0, training.text()
+    assert "evaluator was killed by SIGSEGV" in training.text()
+    assert training.summary()["restarts"] == 1
+    assert training.summary()["last_evaluation_return"] == 210
+
+
+def test_a_sampler_that_always_dies_ends_the_run(start: Start) -> None:
+    training = start(**ENDLESS, env_kwargs={"sleep": 0.01}, learning_starts=1000)
+    killed: set[int] = set()
+
+    def kill() -> bool:
+        worker = next((p for p in training.descendants() if is_sampler(p) and p.pid not in killed), None)
+        if worker is not None:
+            killed.add(worker.pid)
+            worker.kill()
+        return training.process.poll() is not None
+
+    wait_for(kill)
+    assert training.wait() == 1
+    assert "restarted 3 times in a row without getting anywhere" in training.text()
+    assert training.summary()["status"] == "failed"
+    assert len(killed) == 4
+    training.assert_nothing_is_left()
+
+
+def is_sampler(process: psutil.Process) -> bool:
+    try:
+        return "rlz.workers.sampler" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_an_exception_in_an_environment_ends_the_run_with_its_traceback(start: Start) -> None:
+    training = start(**ENDLESS, env_kwargs={"fail_at": 300})
+    assert training.wait() == 1
+    text = training.text()
+    assert "error: sampler-0: environment fake_envs:Counting-v0" in text
+    assert "step 300" in text
+    assert 'raise ValueError("a bug in the environment")' in text
+    assert "controller.py" not in text
+    assert training.summary()["status"] == "failed"
+    assert newest_checkpoint(training.run_dir).env_steps == 299, "the learner could still save its work"
+    training.assert_nothing_is_left()
+
+
+def test_an_environment_that_exits_the_process_is_an_error(start: Start) -> None:
+    training = start(**ENDLESS, env_kwargs={"hard_exit_at": 300})
+    assert training.wait() == 1
+    assert "sampler-0 exited with status 0 before its work was done" in training.text()
+    training.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "hidden"),
+    [
+        ("raise", "error: learner: critic_loss is not finite", "Traceback"),
+        ("bug", "ZeroDivisionError: a bug in the learner", "controller.py"),
+        ("exit", "learner exited with status 0 before its work was done", "controller.py"),
+        ("kill", "learner was killed by SIGKILL", "controller.py"),
+    ],
+)
+def test_the_death_of_the_learner_ends_the_run(
+    start: Start, monkeypatch: pytest.MonkeyPatch, mode: str, expected: str, hidden: str
+) -> None:
+    monkeypatch.setenv("RLZ_FAKE_LEARNER", mode)
+    training = start(**ENDLESS)
+    assert training.wait(20) == 1
+    assert expected in training.text()
+    assert hidden not in training.text()
+    training.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_signal_writes_a_checkpoint_and_stops(start: Start, number: int, status: int) -> None:
+    training = start(**ENDLESS, samplers=2, eval_every=100, eval_episodes=1000)
+    training.wait_for_steps(1000)
+    began = time.monotonic()
+    training.process.send_signal(number)
+    assert training.wait() == status, training.text()
+    assert time.monotonic() - began < 5
+    assert training.summary()["status"] == "stopped"
+    checkpoint = newest_checkpoint(training.run_dir)
+    assert checkpoint.env_steps >= 1000
+    assert checkpoint.replay is not None
+    assert sum(checkpoint.replay.committed) >= checkpoint.env_steps
+    training.assert_nothing_is_left()
+
+
+def test_two_signals_stop_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLZ_FAKE_LEARNER", "deaf")
+    training = start(**ENDLESS)
+    training.wait_for_steps(200)
+    training.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert training.process.poll() is None
+    began = time.monotonic()
+    training.process.send_signal(signal.SIGINT)
+    assert training.wait() == 130
+    assert time.monotonic() - began < 1
+    training.assert_nothing_is_left()
+
+
+def test_a_learner_that_does_not_stop_is_killed_within_five_seconds(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLZ_FAKE_LEARNER", "deaf")
+    training = start(**ENDLESS)
+    training.wait_for_steps(200)
+    began = time.monotonic()
+    training.process.send_signal(signal.SIGTERM)
+    assert training.wait() == 143
+    assert 4 < time.monotonic() - began < 5.5
+    assert "learner did not end in time" in training.text()
+
+
+def test_nothing_outlives_a_killed_controller(start: Start, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    training = start(**ENDLESS, eval_every=500, env_kwargs={"truncate_after": 20, "spawn": str(pids)})
+    training.wait_for_steps(200)
+    training.descendants()
+    assert len(training.seen) >= 3
+    assert {int(line) for line in pids.read_text().split()} & training.seen
+    training.process.kill()
+    training.process.wait()
+    training.assert_nothing_is_left(within=2.0)
+
+
+def test_nothing_outlives_a_controller_that_is_killed_while_workers_start(start: Start) -> None:
+    training = start(**ENDLESS, samplers=2)
+    wait_for(lambda: len(training.descendants()) >= 3)
+    training.process.kill()
+    training.process.wait()
+    training.assert_nothing_is_left(within=2.0)
+
+
+def test_a_stopped_worker_is_not_dead(start: Start) -> None:
+    training = start(total_timesteps=3000, env_kwargs={"sleep": 0.0005})
+    training.wait_for_steps(200)
+    sampler = training.worker("sampler")
+    sampler.suspend()
+    time.sleep(1.5)
+    assert training.process.poll() is None
+    sampler.resume()
+    assert training.wait() == 0
+    assert training.summary()["restarts"] == 0
+
+
+def test_an_unknown_environment_is_an_error_before_anything_starts(start: Start) -> None:
+    training = start(env="Nothing-v0")
+    assert training.wait() == 1
+    assert "Nothing-v0" in training.text()
+    assert "Traceback" not in training.text()
+    assert not training.seen
+    assert not training.run_dir.exists()
+
+
+def test_a_buffer_larger_than_memory_is_an_error_before_anything_starts(start: Start) -> None:
+    training = start(buffer_size=10**11)
+    assert training.wait() == 1
+    assert "--buffer-size" in training.text()
+    assert not training.seen
+    assert not training.run_dir.exists()
+
+
+def test_no_descriptor_or_thread_is_left_in_a_process_that_trains_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlz.config import RunConfig
+    from rlz.runtime.graph import MODULES
+    from rlz.runtime.train import train
+
+    modules = {**MODULES, "learner": "fake_learner"}
+    counts = []
+    for name in ("a", "b", "c"):
+        config = RunConfig(
+            env="fake_envs:Counting-v0",
+            total_timesteps=200,
+            learning_starts=10,
+            hidden=(8,),
+            buffer_size=500,
+            eval_every=0,
+            runs_dir=str(tmp_path),
+            name=name,
+        )
+        assert train(config, quiet=True, modules=modules) == 0
+        counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+    assert counts[1] == counts[2]

@@ -1,0 +1,132 @@
+"""Environments whose every number is known, for tests in one process and in workers."""
+
+import os
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """obs = (episode, step in the episode, first action component); reward = step in the episode.
+
+    Parameters
+    ----------
+    terminate_after, truncate_after : length of an episode, by how it ends.
+    fail_at, exit_at, nan_at, inf_reward_at, kill_at : total step at which it misbehaves.
+    fail_in_reset : number of the reset (1-based) that raises.
+    sleep : seconds per step.
+    log : file that gets one line per step: "<reset seed> <action...>".
+    spawn : start a child process that outlives a careless parent; its pid goes to this file.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(
+        self,
+        terminate_after: int = 0,
+        truncate_after: int = 0,
+        fail_at: int = 0,
+        exit_at: int = 0,
+        hard_exit_at: int = 0,
+        nan_at: int = 0,
+        big_at: int = 0,
+        inf_reward_at: int = 0,
+        fail_in_reset: int = 0,
+        sleep: float = 0.0,
+        log: str = "",
+        spawn: str = "",
+        render_mode: str | None = None,
+    ) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 10.0], np.float32))
+        self.render_mode = render_mode
+        self.options = locals()
+        self.resets = self.step_in_episode = self.total = 0
+        self.seed: int | None = None
+        if spawn:
+            import subprocess
+
+            child = subprocess.Popen(["sleep", "600"])
+            with open(spawn, "a") as file:  # noqa: PTH123
+                file.write(f"{child.pid}\n")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seed = seed
+        self.resets += 1
+        if self.resets == self.options["fail_in_reset"]:
+            raise RuntimeError("the simulator said no")
+        self.step_in_episode = 0
+        return np.array([self.resets, 0.0, 0.0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        options = self.options
+        self.total += 1
+        self.step_in_episode += 1
+        if options["sleep"]:
+            time.sleep(options["sleep"])
+        if options["log"]:
+            with open(options["log"], "a") as file:  # noqa: PTH123
+                file.write(f"{self.seed} {' '.join(map(repr, action.tolist()))}\n")
+        if self.total == options["fail_at"]:
+            raise ValueError("a bug in the environment")
+        if self.total == options["exit_at"]:
+            raise SystemExit(3)
+        if self.total == options["hard_exit_at"]:
+            os._exit(0)
+        obs = np.array([self.resets, float(self.step_in_episode), float(action[0])])
+        reward = float(self.step_in_episode)
+        if self.total == options["nan_at"]:
+            obs[1] = np.nan
+        if self.total == options["big_at"]:
+            obs[2] = 1e300
+        if self.total == options["inf_reward_at"]:
+            reward = float("inf")
+        return (
+            obs,
+            reward,
+            self.step_in_episode == options["terminate_after"],
+            self.step_in_episode == options["truncate_after"],
+            {},
+        )
+
+    def render(self) -> Any:
+        frame = np.zeros((32, 32, 3), np.uint8)
+        frame[: self.step_in_episode % 32] = 255
+        return frame
+
+
+class Pixels(gymnasium.Env[Any, Any]):
+    """uint8 observations of shape (2, 3); one action component of shape (1, 1) as float64."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(0, 255, (2, 3), np.uint8)
+        self.action_space = Box(-2.0, 2.0, (1, 1), np.float64)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return np.full((2, 3), 255, np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action.shape == (1, 1)
+        assert action.dtype == np.float64
+        self.steps += 1
+        return np.full((2, 3), self.steps, np.uint8), 0.0, False, self.steps == 5, {}
+
+
+class WrongShape(Counting):
+    """Gives observations of another shape than its space says, from the third step on."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, *rest = super().step(action)
+        return (obs[:1] if self.total >= 3 else obs, *rest)
+
+
+gymnasium.register("Counting-v0", entry_point=Counting)
+gymnasium.register("Pixels-v0", entry_point=Pixels)
+gymnasium.register("WrongShape-v0", entry_point=WrongShape)

@@ -1,0 +1,87 @@
+"""Building workers in this process for tests."""
+
+from pathlib import Path
+from typing import Any
+
+import fake_envs  # noqa: F401  (registers its environments)
+import numpy as np
+
+from rlz import envs
+from rlz.config import RunConfig
+from rlz.envs.spaces import EnvSpec
+from rlz.transport import Streams
+from rlz.workers.base import WorkerSpec
+
+PUBLISHER = 2
+SAMPLER = 3
+
+
+def config(**values: Any) -> RunConfig:
+    """A small run on a known environment; evaluation is off."""
+    defaults: dict[str, Any] = {
+        "env": "Counting-v0",
+        "total_timesteps": 100,
+        "learning_starts": 10,
+        "buffer_size": 1000,
+        "hidden": (8,),
+        "replay_ratio": "free",
+        "eval_every": 0,
+    }
+    return RunConfig(**{**defaults, **values})
+
+
+class Run:
+    """Streams of a run, and the workers that a test asks for."""
+
+    def __init__(self, run_config: RunConfig, run_dir: Path) -> None:
+        self.config = run_config
+        self.run_dir = run_dir
+        self.env_spec: EnvSpec = envs.inspect_env(run_config)
+        self.streams = Streams.create(run_config, self.env_spec, slots=2 + run_config.samplers, run_id=1)
+        self.limiter = self.streams.limiter
+        self.replay = self.streams.replay
+
+    def spec(self, role: str, *, worker_id: int = SAMPLER, incarnation: int = 0, **values: Any) -> WorkerSpec:
+        slot = {"learner": 0, "evaluator": 1, "sampler": 2}[role]
+        defaults: dict[str, Any] = {
+            "role": role,
+            "name": f"{role}-0" if role == "sampler" else role,
+            "index": 0,
+            "worker_id": worker_id,
+            "slot": slot,
+            "incarnation": incarnation,
+            "parent_pid": 0,
+            "run_dir": str(self.run_dir),
+            "config": self.config.model_dump(mode="json"),
+            "env_spec": self.env_spec.to_json(),
+            "lanes": tuple(range(self.config.num_envs)) if role == "sampler" else (),
+        }
+        return WorkerSpec(**{**defaults, **values})
+
+    def publish(self, *, env_steps: int | None = None, scale: float = 0.0, seed: int = 0) -> int:
+        """Publish an actor of random parameters (scale 0: all zero)."""
+        if not hasattr(self, "_publisher"):
+            self._publisher = self.streams.parameters.publisher(worker=PUBLISHER)
+        size = self.streams.parameters.nbytes // 4
+        values = scale * np.random.default_rng(seed).standard_normal(size, np.float32)
+        steps = self.limiter.env_steps if env_steps is None else env_steps
+        return self._publisher.publish(values.view(np.uint8), env_steps=steps, updates=self.limiter.updates)
+
+    def rows(self, lane: int = 0) -> tuple[dict[str, Any], Any]:
+        """All rows of a lane as columns, and their meta words."""
+        count = self.replay.committed()[lane]
+        packed = np.zeros((count, self.replay.stride), np.uint8)
+        meta = np.zeros(count, np.uint64)
+        assert self.replay.read_rows(lane, 1, packed, meta) == count
+        columns = {}
+        from rlz.workers.sampler import NUMPY_DTYPES
+
+        for name, dtype, shape, offset in self.replay.fields:
+            kind = NUMPY_DTYPES[dtype]
+            size = int(np.prod(shape)) * kind.itemsize
+            columns[name] = packed[:, offset : offset + size].copy().view(kind).reshape(count, *shape)
+        return columns, meta
+
+    def stat(self, role: str, stat: int) -> float:
+        slot = {"learner": 0, "evaluator": 1, "sampler": 2}[role]
+        return float(self.streams.stats.read()[slot][stat])

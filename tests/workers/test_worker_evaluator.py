@@ -1,0 +1,207 @@
+"""When the evaluator scores, what it scores, and what it leaves behind."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Run, config
+
+from rlz.transport.stats import Stat
+from rlz.workers.environment import training_seed
+from rlz.workers.evaluation import evaluation_seeds
+from rlz.workers.evaluator import Evaluator
+
+Make = Callable[..., tuple[Run, Evaluator]]
+LENGTH = 3
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    runs: list[Run] = []
+
+    def build(**values: Any) -> tuple[Run, Evaluator]:
+        defaults = {"total_timesteps": 100, "eval_every": 10, "eval_episodes": 2, "learning_starts": 0}
+        kwargs = {"truncate_after": LENGTH, **values.pop("env_kwargs", {})}
+        run = Run(config(**{**defaults, **values}, env_kwargs=kwargs), tmp_path)
+        runs.append(run)
+        return run, Evaluator(run.spec("evaluator"), run.streams)
+
+    yield build
+    for run in runs:
+        run.streams.close()
+
+
+def advance(run: Run, steps: int) -> None:
+    """Count env steps as a sampler would."""
+    tickets = np.zeros(1, np.int64)
+    for _ in range(steps):
+        assert run.limiter.acquire_steps([0], tickets, worker=9, timeout=0.0) == 1
+        run.limiter.complete_step(0)
+
+
+def events(run: Run) -> Any:
+    return run.streams.stats.events(1, 0)[1]
+
+
+def test_it_scores_the_first_version_after_each_multiple_once(make: Make) -> None:
+    run, evaluator = make()
+    evaluator.start()
+    for steps in range(36):
+        run.publish(scale=1.0, seed=steps)
+        assert evaluator.step(0.0)
+        advance(run, 1)
+    assert [int(event[1]) for event in events(run)] == [10, 20, 30]
+    assert [int(event[0]) for event in events(run)] == [11, 21, 31]  # the version published at that step
+    assert run.stat("evaluator", Stat.EVALUATIONS) == 3
+    assert run.stat("evaluator", Stat.EVALUATIONS_SKIPPED) == 0
+    assert events(run)[0][3:10].tolist() == [6, 0, 6, 6, LENGTH, 0, 2]
+
+
+def test_what_passes_while_it_is_busy_is_skipped_and_counted(make: Make) -> None:
+    run, evaluator = make()
+    run.publish(env_steps=12)
+    busy = [False]
+    play_on = evaluator._may_go_on
+
+    def slow() -> bool:
+        if not busy[0]:
+            busy[0] = True
+            run.publish(env_steps=24)
+            run.publish(env_steps=37)
+        return play_on()
+
+    evaluator._may_go_on = slow  # type: ignore[method-assign]
+    evaluator.step(0.0)
+    evaluator.step(0.0)
+    assert [int(event[1]) for event in events(run)] == [12]
+    assert run.stat("evaluator", Stat.EVALUATIONS_SKIPPED) == 2
+    run.publish(env_steps=41)
+    evaluator.step(0.0)
+    assert [int(event[1]) for event in events(run)] == [12, 41]
+    assert [int(event[0]) for event in events(run)] == [1, 4]
+
+
+def test_the_final_parameters_are_scored_once(make: Make) -> None:
+    run, evaluator = make(total_timesteps=20)
+    advance(run, 10)
+    run.publish()
+    assert evaluator.step(0.0)
+    advance(run, 10)
+    run.publish(seed=1)  # at the last multiple: left to the final evaluation
+    assert evaluator.step(0.0)
+    assert len(events(run)) == 1
+    final = run.publish(seed=2)
+    run.limiter.finish()
+    assert not evaluator.step(None)
+    assert not evaluator.step(None)
+    assert [(int(event[0]), int(event[1])) for event in events(run)] == [(1, 10), (final, 20)]
+
+
+def test_a_stopped_run_gets_no_final_evaluation(make: Make) -> None:
+    run, evaluator = make()
+    advance(run, 5)
+    run.publish()
+    run.limiter.stop()
+    assert not evaluator.step(None)
+    run.limiter.finish()
+    assert not evaluator.step(None)
+    assert len(events(run)) == 0
+
+
+def test_a_stop_ends_an_evaluation_in_the_middle(make: Make) -> None:
+    run, evaluator = make(eval_episodes=1000)
+    run.publish(env_steps=10)
+    calls = [0]
+    play_on = evaluator._may_go_on
+
+    def count() -> bool:
+        calls[0] += 1
+        if calls[0] == 5:
+            run.limiter.stop()
+        return play_on()
+
+    evaluator._may_go_on = count  # type: ignore[method-assign]
+    evaluator.step(0.0)
+    assert not evaluator.step(None)
+    assert calls[0] == 5
+    assert len(events(run)) == 0
+
+
+def test_best_is_written_from_the_very_parameters_that_were_scored(make: Make, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    run, evaluator = make(env_kwargs={"truncate_after": 0, "terminate_after": 5})
+    best = tmp_path / "checkpoints" / "best"
+    run.publish(env_steps=10, scale=1.0, seed=1)
+    play_on = evaluator._may_go_on
+
+    def publish_meanwhile() -> bool:
+        run.publish(env_steps=11, scale=1.0, seed=2)
+        return play_on()
+
+    evaluator._may_go_on = publish_meanwhile  # type: ignore[method-assign]
+    evaluator.step(0.0)
+    description = json.loads((best / "policy.json").read_text())
+    assert (description["version"], description["env_steps"]) == (1, 10)
+    assert description["evaluation"]["return_mean"] == 15
+    size = run.streams.parameters.nbytes // 4
+    expected = np.random.default_rng(1).standard_normal(size, np.float32)
+    written = np.concatenate([t.reshape(-1) for t in load_file(best / "policy.safetensors").values()])
+    assert sorted(written.tolist()) == sorted(expected.tolist())
+    # An equal score is no better one.
+    run.publish(env_steps=20)
+    evaluator.step(0.0)
+    assert json.loads((best / "policy.json").read_text())["env_steps"] == 10
+    assert [bool(event[11]) for event in events(run)] == [True, False]
+    assert len(list(best.parent.glob("best-*"))) == 1
+
+
+def test_best_can_be_loaded_and_gives_the_same_figures(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import rlz
+    from rlz.runtime.evaluate import evaluate
+
+    run, evaluator = make()
+    run.publish(env_steps=10, scale=1.0)
+    evaluator.step(0.0)
+    policy = rlz.load(tmp_path)
+    assert policy.env_steps == 10
+    assert evaluate(tmp_path, episodes=2) == 0
+    assert "return  6.00 +- 0.00 over 2 episodes" in capsys.readouterr().out
+
+
+def test_a_successor_goes_on_where_its_predecessor_was(make: Make) -> None:
+    run, evaluator = make()
+    run.publish(env_steps=10)
+    evaluator.step(0.0)
+    run.streams.reap(3)
+    successor = Evaluator(run.spec("evaluator", worker_id=4, incarnation=1), run.streams)
+    successor.step(0.0)
+    assert len(events(run)) == 1
+    run.publish(env_steps=20)
+    successor.step(0.0)
+    assert [int(event[1]) for event in events(run)] == [10, 20]
+    assert bool(events(run)[1][11]) is False, "the best so far was remembered"
+
+
+def test_evaluation_seeds_are_a_fixed_list_apart_from_training() -> None:
+    seeds = evaluation_seeds(100)
+    assert seeds == evaluation_seeds(200)[:100]
+    assert len(set(seeds)) == 100
+    training = {training_seed(np.random.SeedSequence(i)) for i in range(1000)}
+    assert max(training) < 2**30 <= min(seeds)
+
+
+def test_a_disk_that_is_full_does_not_end_the_evaluator(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, evaluator = make()
+    (tmp_path / "checkpoints").write_text("in the way")
+    run.publish(env_steps=10)
+    evaluator.step(0.0)
+    assert len(events(run)) == 1
+    assert "best could not be written" in capsys.readouterr().err
