@@ -46,9 +46,10 @@ def test_the_window_starts_when_the_learner_is_compiled_and_settled():
 
 
 def test_a_learner_that_never_compiles_is_steady_in_the_end():
-    lines = [line(float(second), 10 * second, 0) for second in range(1, 140)]
+    lines = [line(float(second), 10 * second, 0) for second in range(1, 200)]
     assert train.steady_from(lines[:100]) is None
     assert train.steady_from(lines) == lines[-1]
+    assert train.steady_from(lines[:10], compiles=False) == lines[9]
 
 
 def test_variants_of_a_peer():

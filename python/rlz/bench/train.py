@@ -25,10 +25,10 @@ METRICS: tuple[str, ...] = ("env_steps_per_s",)
 SETTLE_S = 5.0
 """The learner's thread count must have stood still for so long before the window starts."""
 
-COMPILE_LIMIT_S = 120.0
-"""A learner that is still eager so long after its first update stays so (`--no-compile`, or compiling failed)."""
+COMPILE_LIMIT_S = 180.0
+"""A learner that is still eager so long after its first update stays so: compiling failed."""
 
-START_LIMIT_S = 240.0
+START_LIMIT_S = 300.0
 """The window must have started by then: imports, compilation from an empty cache, thread tuning."""
 
 PEER_SCRIPT = Path(__file__).parent / "peers" / "sb3.py"
@@ -119,7 +119,9 @@ def measure_rlz(settings: TrainSettings, options: Sequence[str] = ()) -> Outcome
                 start_new_session=True,
             )
             try:
-                begin, end = _window(process, run_dir / "metrics.jsonl", log_path, settings.seconds)
+                begin, end = _window(
+                    process, run_dir / "metrics.jsonl", log_path, settings.seconds, "--no-compile" not in options
+                )
             finally:
                 _stop(process)
         seconds = end["wall_s"] - begin["wall_s"]
@@ -147,7 +149,7 @@ def rlz_command(settings: TrainSettings, runs_dir: Path, options: Sequence[str] 
 
 
 def _window(
-    process: "subprocess.Popen[bytes]", metrics: Path, log: Path, seconds: float
+    process: "subprocess.Popen[bytes]", metrics: Path, log: Path, seconds: float, compiles: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """First and last log line of the window."""
     limit = time.monotonic() + START_LIMIT_S
@@ -158,7 +160,7 @@ def _window(
             raise RlzError(f"rlz train ended with status {process.returncode}:\n{text}")
         lines = read_lines(metrics)
         if begin is None:
-            begin = steady_from(lines)
+            begin = steady_from(lines, compiles)
             if begin is None and time.monotonic() > limit:
                 raise RlzError(f"rlz train did not reach its steady state within {START_LIMIT_S:.0f} s")
         elif lines[-1]["wall_s"] - begin["wall_s"] >= seconds:
@@ -166,7 +168,7 @@ def _window(
         time.sleep(0.5)
 
 
-def steady_from(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def steady_from(lines: Sequence[dict[str, Any]], compiles: bool = True) -> dict[str, Any] | None:
     """The line from which on the run is steady, when the last lines show that; else None.
 
     Steady: updates are made, the learner has left its eager start (or will not compile), and its number of threads has
@@ -179,8 +181,10 @@ def steady_from(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     keys = ("train/compiled", "train/threads")
     if same[0]["wall_s"] > last["wall_s"] - 0.8 * SETTLE_S or any(same[0].get(k) != last.get(k) for k in keys):
         return None
+    if last.get("train/compiled") or not compiles:
+        return last
     started = next(line["wall_s"] for line in lines if line.get("updates", 0) > 0)
-    return last if last.get("train/compiled") or last["wall_s"] - started >= COMPILE_LIMIT_S else None
+    return last if last["wall_s"] - started >= COMPILE_LIMIT_S else None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

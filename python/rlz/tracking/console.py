@@ -133,7 +133,7 @@ def plain_line(snapshot: Snapshot) -> Text:
         f"{snapshot.env_steps_per_s:,.0f} env steps/s",
         f"{snapshot.updates_per_s:,.0f} updates/s",
         f"return {number(snapshot.return_mean)}",
-        f"ratio {number(snapshot.replay_ratio)}",
+        f"ratio {ratio(snapshot.replay_ratio)}",
         f"lag {number(snapshot.policy_lag)}",
         f"ETA {clock(snapshot.eta_s)}",
     ]
@@ -173,7 +173,7 @@ def live_view(title: str, snapshot: Snapshot, evaluation: Evaluation | None) -> 
         *_pair("evaluation", "-" if evaluation is None else f"{evaluation.return_mean:,.1f}"),
     )
     run.add_row(
-        *_pair("replay ratio", number(snapshot.replay_ratio)),
+        *_pair("replay ratio", ratio(snapshot.replay_ratio)),
         *_pair("policy lag", number(snapshot.policy_lag)),
         *_pair("rows lost", f"{snapshot.rows_lost}" + (f", {snapshot.restarts} restarts" if snapshot.restarts else "")),
     )
@@ -190,6 +190,11 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def ratio(value: float | None) -> str:
+    """A replay ratio: three decimals."""
+    return "-" if value is None else f"{value:.3f}"
 
 
 def clock(seconds: float | None) -> str:
