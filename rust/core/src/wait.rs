@@ -44,10 +44,18 @@ impl<'a> EventCount<'a> {
 
     /// Wake the waiters, if any. Call it after the stores that make their predicate true.
     pub fn notify(&self) {
-        // Pairs with the fence in `wait`: either this side sees the waiter's bit, or the waiter's look after its
-        // fence sees what was stored before this one.
+        self.notify_if(|| true);
+    }
+
+    /// Wake the waiters, if any, when `due` says that their predicate may be true. Saves the wakes that would be in vain.
+    ///
+    /// `due` runs behind the fence: of several notifiers whose stores make the predicate true together, at least the last
+    /// one sees them all.
+    pub fn notify_if(&self, due: impl FnOnce() -> bool) {
+        // Pairs with the fence in `wait`: either this side sees the waiter's bit (and what it stored before waiting), or
+        // the waiter's look after its fence sees what was stored before this one.
         fence(Ordering::SeqCst);
-        if self.waiters.iter().any(|bits| bits.load(Ordering::Relaxed) != 0) {
+        if self.waiters.iter().any(|bits| bits.load(Ordering::Relaxed) != 0) && due() {
             self.notify_always();
         }
     }
@@ -151,7 +159,7 @@ impl<'a, 'b> Announced<'a, 'b> {
     fn again(&self) {
         let (word, bit) = place(self.worker);
         self.event.waiters[word].fetch_or(bit, Ordering::Relaxed);
-        // Pairs with the fence in `notify`.
+        // Pairs with the fence in `notify_if`.
         fence(Ordering::SeqCst);
     }
 }

@@ -49,7 +49,8 @@ impl State {
 // Words of the data region: each part on cache lines of its own (128 bytes, because neighbours are fetched together).
 const STATE: usize = 0;
 const UPDATES: usize = 16;
-const SAMPLERS: usize = 32;
+const WANTED: usize = 32;
+const SAMPLERS: usize = 48;
 const LEARNER: usize = SAMPLERS + EventCount::WORDS;
 const COUNTERS: usize = LEARNER + EventCount::WORDS;
 
@@ -265,7 +266,9 @@ impl Limiter {
         if !self.counters().complete(lane) {
             return Err(Error::invalid("complete_step", format!("lane {lane}"), "a lane with an open step index"));
         }
-        self.learner().notify();
+        // Through the warm-up, and for ratios below 1, most steps change nothing for the learner: let it sleep. It stores
+        // what it waits for before it announces itself, so who sees it waiting sees that too.
+        self.learner().notify_if(|| self.completed() >= self.word(WANTED).load(Ordering::Relaxed));
         Ok(())
     }
 
@@ -284,14 +287,15 @@ impl Limiter {
         if most == 0 {
             return Err(Error::invalid("most", 0, "at least 1"));
         }
+        let open = || self.updates_now() + self.inner.open_updates.load(Ordering::Relaxed);
+        self.word(WANTED).store(self.inner.rule.steps_needed(open()), Ordering::Relaxed);
         let granted = self.learner().wait(worker, timeout, between, || {
             match self.state()? {
                 State::Running => {}
                 State::Closed => return Err(Error::Closed { stream: NAME }),
                 State::Stopping | State::Finished => return Ok(Some(0)),
             }
-            let open = self.updates_now() + self.inner.open_updates.load(Ordering::Relaxed);
-            let steps = self.completed();
+            let (open, steps) = (open(), self.completed());
             let allowed = self.inner.rule.updates_allowed(open, steps).min(most);
             if allowed > 0 {
                 self.inner.open_updates.fetch_add(allowed, Ordering::Relaxed);
@@ -313,7 +317,10 @@ impl Limiter {
         // Acquire in `updates`.
         self.word(UPDATES).fetch_add(count, Ordering::Release);
         self.inner.open_updates.fetch_sub(count, Ordering::Relaxed);
-        self.samplers().notify();
+        self.samplers().notify_if(|| {
+            let index = self.counters().granted();
+            index >= self.inner.rule.total_timesteps() || self.inner.rule.may_step(index, self.updates_now())
+        });
         Ok(())
     }
 

@@ -135,6 +135,21 @@ impl Rule {
         u64::try_from(most - i128::from(updates)).unwrap_or(0)
     }
 
+    /// Fewest completed steps at which [`Rule::updates_allowed`] is not 0 or [`Rule::no_more_updates`] holds.
+    #[must_use]
+    pub fn steps_needed(&self, updates: u64) -> u64 {
+        let needed = match self.ratio {
+            None => self.learning_starts + 1,
+            Some(_) if self.target_updates().is_some_and(|target| updates >= target) => self.total,
+            Some((numerator, denominator)) => {
+                let ahead = (i128::from(updates) + 1) * i128::from(denominator) - i128::from(self.slack);
+                let steps = (ahead.max(0) + i128::from(numerator) - 1) / i128::from(numerator); // rounded up
+                u64::try_from(steps).unwrap_or(u64::MAX).saturating_add(self.learning_starts).max(1)
+            }
+        };
+        needed.min(self.total)
+    }
+
     /// Whether no update will be allowed any more.
     #[must_use]
     pub fn no_more_updates(&self, updates: u64, steps: u64) -> bool {
@@ -188,6 +203,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn needed_steps_are_the_fewest(
+            total in 0u64..60, learning_starts in 0u64..70, ratio in prop::option::of((1u64..9, 1u64..9)),
+            extra in 0.0f64..4.0, updates in 0u64..200,
+        ) {
+            let slack = ratio.map_or(1.0, |(numerator, denominator)| f64::max(1.0, numerator as f64 / denominator as f64));
+            let rule = Rule::new(total, learning_starts, ratio, slack + extra).unwrap();
+            let needed = rule.steps_needed(updates);
+            for steps in 0..=total {
+                let due = rule.updates_allowed(updates, steps) > 0 || rule.no_more_updates(updates, steps);
+                prop_assert_eq!(due, steps >= needed, "{} of {}", steps, needed);
+            }
+        }
+
         /// One side or the other may always go on, the distance keeps its bound, and the end is exact: for any choice of
         /// who goes first.
         #[test]

@@ -4,6 +4,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -42,7 +43,7 @@ impl ReadWord {
 /// The size is sealed, so no peer can make an access fault by shrinking it. Memory is reached only as atomic words.
 #[derive(Debug)]
 pub struct Segment {
-    map: MmapRaw,
+    map: ManuallyDrop<MmapRaw>,
     fd: OwnedFd,
     access: Access,
     guard: ForkGuard,
@@ -81,6 +82,7 @@ impl Segment {
         })?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| fail("fcntl(ADD_SEALS)", e.into()))?;
+        let map = ManuallyDrop::new(map);
         Ok(Self { map, fd, access: Access::ReadWrite, guard: ForkGuard::new(), huge_pages })
     }
 
@@ -110,7 +112,7 @@ impl Segment {
         }
         .map_err(|e| bad(format!("mapping its {len} bytes {access:?} failed ({e})")))?;
         map.advise(Advice::DontFork).map_err(|e| Error::system("madvise(DONTFORK)", e))?;
-        Ok(Self { map, fd, access, guard: ForkGuard::new(), huge_pages: false })
+        Ok(Self { map: ManuallyDrop::new(map), fd, access, guard: ForkGuard::new(), huge_pages: false })
     }
 
     /// A second descriptor of the same memory that can be mapped read-only but not written.
@@ -176,12 +178,24 @@ impl Segment {
     fn bounds(&self, offset: usize, count: usize) -> Result<*const u8> {
         let end = count.checked_mul(8).and_then(|bytes| bytes.checked_add(offset));
         match end {
-            Some(end) if end <= self.map.len() && offset.is_multiple_of(8) => Ok(self.map.as_ptr().wrapping_add(offset)),
+            Some(end) if end <= self.map.len() && offset.is_multiple_of(8) => {
+                Ok(self.map.as_ptr().wrapping_add(offset))
+            }
             _ => Err(Error::invalid(
                 "segment range",
                 format!("{count} words at byte {offset}"),
                 format!("an offset that is a multiple of 8 and an end within {} bytes", self.map.len()),
             )),
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // In a forked child the memory was never mapped (DONTFORK), and by now something else may be at that address.
+        if self.guard.check("").is_ok() {
+            // SAFETY: dropped here only, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.map) };
         }
     }
 }
@@ -240,6 +254,28 @@ mod tests {
         let a = Segment::create("test", PAGE).unwrap();
         assert!(rustix::fs::ftruncate(a.as_fd(), 0).is_err());
         assert!(rustix::fs::ftruncate(a.as_fd(), 2 * PAGE as u64).is_err());
+    }
+
+    #[test]
+    fn dropping_a_handle_in_a_forked_child_unmaps_nothing() {
+        let segment = Segment::create("test", PAGE).unwrap();
+        let address = segment.map.as_mut_ptr();
+        // SAFETY: the child only maps, drops, writes to what it mapped, and leaves.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            // SAFETY: NOREPLACE: succeeds only where nothing is mapped, as DONTFORK promises.
+            unsafe {
+                let other = libc::mmap(address.cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE, private, -1, 0);
+                drop(segment);
+                other.cast::<u8>().write_volatile(1); // a fault if it failed or the drop unmapped it
+                libc::_exit(i32::from(other != address.cast()));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: `status` is valid for writes; `pid` is our child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0);
     }
 
     #[test]
