@@ -45,7 +45,10 @@ pub struct Sampler {
     spans: Vec<Span>,
     /// Rows in the window in lanes before each lane.
     before: Vec<u64>,
+    /// Slot in its lane of each lane's oldest row in the window.
+    first_slot: Vec<usize>,
     available: u64,
+    lanes_per_row: f64,
     picks: Vec<usize>,
     redraws: u64,
 }
@@ -62,7 +65,9 @@ impl Sampler {
             counts: vec![0; lanes],
             spans: vec![Span::default(); lanes],
             before: vec![0; lanes],
+            first_slot: vec![0; lanes],
             available: 0,
+            lanes_per_row: 0.0,
             picks: Vec::new(),
             redraws: 0,
         }
@@ -138,6 +143,7 @@ impl Sampler {
     }
 
     /// Take a snapshot of the committed counts and the window that they give.
+    #[allow(clippy::cast_possible_truncation)] // slots are usize
     fn look(&mut self, ring: &Ring<'_>) {
         for (lane, count) in self.counts.iter_mut().enumerate() {
             *count = ring.committed(lane);
@@ -148,25 +154,31 @@ impl Sampler {
             *before = self.available;
             self.available += span.len();
         }
+        let capacity = self.replay.lane_capacity() as u64;
+        for (span, slot) in self.spans.iter().zip(&mut self.first_slot) {
+            *slot = (span.start % capacity) as usize;
+        }
+        self.lanes_per_row = self.spans.len() as f64 / self.available.max(1) as f64;
     }
 
     /// A uniformly drawn slot, over all lanes.
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // lanes and slots are usize
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // lanes and slots are usize
     fn draw(&mut self) -> usize {
         let index = self.rng.below(self.available);
         // Lanes are mostly of one length, so the first guess is mostly right.
         let lanes = self.spans.len();
-        let mut lane = (u128::from(index) * lanes as u128 / u128::from(self.available)) as usize;
+        let mut lane = ((index as f64 * self.lanes_per_row) as usize).min(lanes - 1);
         while index < self.before[lane] {
             lane -= 1;
         }
         while index >= self.before[lane] + self.spans[lane].len() {
             lane += 1;
         }
-        let ticket = self.spans[lane].start + 1 + (index - self.before[lane]);
+        // A span is no longer than its lane, so it wraps at most once.
         let capacity = self.replay.lane_capacity();
-        lane * capacity + ((ticket - 1) % capacity as u64) as usize
+        let slot = self.first_slot[lane] + (index - self.before[lane]) as usize;
+        lane * capacity + if slot < capacity { slot } else { slot - capacity }
     }
 
     fn fill(&mut self, ring: &Ring<'_>, picks: &mut [usize], batch: Batch<'_>, threads: usize) -> Result<()> {
@@ -201,7 +213,13 @@ impl Sampler {
 }
 
 /// Copy the picked slots; positions (in order) of those that were empty or torn.
-fn gather_parallel(ring: &Ring<'_>, capacity: usize, picks: &[usize], batch: Batch<'_>, threads: usize) -> Vec<usize> {
+pub(super) fn gather_parallel(
+    ring: &Ring<'_>,
+    capacity: usize,
+    picks: &[usize],
+    batch: Batch<'_>,
+    threads: usize,
+) -> Vec<usize> {
     let part = picks.len().div_ceil(threads).max(1);
     if part >= picks.len() {
         return gather(ring, capacity, picks, batch, 0);
