@@ -49,9 +49,9 @@ class Counting(gymnasium.Env[Any, Any]):
         if spawn:
             import subprocess
 
-            child = subprocess.Popen(["sleep", "600"])
+            self.child = subprocess.Popen(["sleep", "600"])
             with open(spawn, "a") as file:  # noqa: PTH123
-                file.write(f"{child.pid}\n")
+                file.write(f"{self.child.pid}\n")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -93,6 +93,11 @@ class Counting(gymnasium.Env[Any, Any]):
             self.step_in_episode == options["truncate_after"],
             {},
         )
+
+    def close(self) -> None:
+        if hasattr(self, "child"):
+            self.child.kill()
+            self.child.wait()
 
     def render(self) -> Any:
         frame = np.zeros((32, 32, 3), np.uint8)
