@@ -1,43 +1,74 @@
-//! Points at which tests end a process "by SIGKILL", exactly.
+//! Points at which tests and models end a process "by SIGKILL", exactly.
 //!
-//! Protocol code names the instants between its stores with [`kill_point`]. Outside of unit tests that is nothing. In unit
-//! tests [`run`] makes the n-th point on this thread unwind without running the rest of the protocol, as a kill
-//! would, and a reaper or successor is run afterwards. (Protocol functions hold no guards whose `Drop` would tidy up.)
+//! Protocol code names the instants between its stores with [`kill_point`]. In a normal build that is nothing. In unit tests
+//! and models `run` makes the n-th point on this thread unwind without running the rest of the protocol, as a kill would,
+//! and a reaper or successor is run afterwards. (Protocol functions hold no guards whose `Drop` would tidy up; where one is
+//! needed it asks [`killed`] first.)
 
-#[cfg(not(test))]
+#![allow(unreachable_pub)] // models are other crates: the module is public for them
+
+#[cfg(not(any(test, loom)))]
 #[inline(always)]
 pub(crate) fn kill_point(_name: &'static str) {}
 
-#[cfg(test)]
-pub(crate) use armed::{kill_point, run};
+/// Whether this thread plays a killed process: destructors must then touch nothing shared.
+#[cfg(not(any(test, loom)))]
+#[inline(always)]
+pub(crate) fn killed() -> bool {
+    false
+}
 
-#[cfg(test)]
+#[cfg(any(test, loom))]
+pub use armed::{kill_point, killed, run};
+
+#[cfg(any(test, loom))]
 mod armed {
     use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+    #[derive(Clone, Copy, PartialEq)]
+    enum Plan {
+        Live,
+        /// Die at the kill point after this many others.
+        Die(u32),
+        Dead,
+    }
+
+    #[cfg(loom)]
+    loom::thread_local! {
+        // A model's threads are coroutines of one thread.
+        static PLAN: Cell<Plan> = Cell::new(Plan::Live);
+    }
+    #[cfg(not(loom))]
     thread_local! {
-        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+        static PLAN: Cell<Plan> = const { Cell::new(Plan::Live) };
     }
 
     struct Killed(&'static str);
 
-    pub(crate) fn kill_point(name: &'static str) {
-        LEFT.with(|left| match left.get() {
-            None => {}
-            Some(0) => {
-                left.set(None);
-                resume_unwind(Box::new(Killed(name)));
+    /// See the module.
+    pub fn kill_point(name: &'static str) {
+        PLAN.with(|plan| match plan.get() {
+            Plan::Live | Plan::Dead => {}
+            Plan::Die(0) => {
+                plan.set(Plan::Dead);
+                resume_unwind(Box::new(Killed(name))); // unlike panic!, this prints nothing
             }
-            Some(n) => left.set(Some(n - 1)),
+            Plan::Die(left) => plan.set(Plan::Die(left - 1)),
         });
     }
 
+    /// Whether this thread plays a killed process: destructors must then touch nothing shared.
+    #[must_use]
+    pub fn killed() -> bool {
+        PLAN.with(|plan| plan.get() == Plan::Dead)
+    }
+
     /// Run `body`, killed at its `n`-th kill point (0-based): the name of that point, or the result if it has fewer.
-    pub(crate) fn run<T>(n: u32, body: impl FnOnce() -> T) -> Result<T, &'static str> {
-        LEFT.with(|left| left.set(Some(n)));
+    pub fn run<T>(n: u32, body: impl FnOnce() -> T) -> Result<T, &'static str> {
+        PLAN.with(|plan| plan.set(Plan::Die(n)));
         let result = catch_unwind(AssertUnwindSafe(body));
-        LEFT.with(|left| left.set(None));
+        PLAN.with(|plan| plan.set(Plan::Live));
         result.map_err(|payload| match payload.downcast::<Killed>() {
             Ok(killed) => killed.0,
             Err(other) => resume_unwind(other),

@@ -15,7 +15,10 @@
 compile_error!("rlz needs 64-bit little-endian Linux (x86-64 or aarch64); on Windows use WSL2");
 
 pub mod error;
+#[cfg(not(loom))]
 mod kill;
+#[cfg(loom)]
+pub mod kill;
 pub mod limiter;
 pub mod memory;
 pub mod owner;

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::kill;
 use crate::memory::futex;
 use crate::owner::WorkerId;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
@@ -166,6 +167,9 @@ impl<'a, 'b> Announced<'a, 'b> {
 
 impl Drop for Announced<'_, '_> {
     fn drop(&mut self) {
+        if kill::killed() {
+            return; // a killed waiter leaves its bit to the reaper
+        }
         let (word, bit) = place(self.worker);
         self.event.waiters[word].fetch_and(!bit, Ordering::Relaxed);
     }

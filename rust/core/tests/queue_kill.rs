@@ -126,7 +126,7 @@ fn consume(queue: &Queue, ledger: &Ledger<'_>, worker: WorkerId) {
             continue;
         }
         if slot.redeliveries() == 0 {
-            if number + 1 <= newest[producer] {
+            if number < newest[producer] {
                 ledger.count(OUT_OF_ORDER);
             }
             newest[producer] = number + 1;

@@ -129,14 +129,18 @@ fn run(options: Options, ops: &[Op]) -> Result<(), TestCaseError> {
                 }
                 model.dropped += dropped as u64;
                 let reaped = queue.reap(id(worker)).unwrap();
-                prop_assert_eq!((reaped.reclaimed, reaped.redelivered, reaped.dropped), (reclaimed, redelivered, dropped));
+                prop_assert_eq!(
+                    (reaped.reclaimed, reaped.redelivered, reaped.dropped),
+                    (reclaimed, redelivered, dropped)
+                );
             }
         }
         let occupancy = queue.occupancy().unwrap();
         prop_assert_eq!(occupancy.free, options.slots - model.used());
         prop_assert_eq!(occupancy.full, model.full.len());
     }
-    let counters = [Counter::DroppedNew, Counter::DroppedOldest, Counter::DroppedDeliveries, Counter::DroppedAtMostOnce];
+    let counters =
+        [Counter::DroppedNew, Counter::DroppedOldest, Counter::DroppedDeliveries, Counter::DroppedAtMostOnce];
     let dropped: u64 = counters.iter().map(|counter| queue.counter(*counter).unwrap()).sum();
     prop_assert_eq!(dropped, model.dropped);
     Ok(())

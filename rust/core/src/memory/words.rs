@@ -66,6 +66,20 @@ pub fn from_bytes_mut<'a>(what: &'static str, bytes: &'a mut [u8]) -> Result<&'a
     Ok(words)
 }
 
+/// View private words as bytes.
+#[must_use]
+pub fn bytes_of(words: &[u64]) -> &[u8] {
+    // SAFETY: initialised memory of that many bytes, and a byte has no alignment.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), std::mem::size_of_val(words)) }
+}
+
+/// View private words as bytes to fill.
+#[must_use]
+pub fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: as in `bytes_of`, exclusively borrowed; every byte pattern is valid in a word.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), std::mem::size_of_val(words)) }
+}
+
 fn unaligned(what: &'static str, bytes: &[u8]) -> Error {
     Error::invalid(
         what,

@@ -91,7 +91,9 @@ impl Options {
 
     /// From a header: hostile input.
     fn parse(params: &[u64]) -> Result<(Self, usize), String> {
-        let &[slots, stride, when_full, redelivery, max_deliveries] = params else { unreachable!("checked by the header") };
+        let &[slots, stride, when_full, redelivery, max_deliveries] = params else {
+            unreachable!("checked by the header")
+        };
         let when_full = match when_full {
             0 => WhenFull::Block,
             1 => WhenFull::DropNew,

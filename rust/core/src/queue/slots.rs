@@ -17,8 +17,9 @@
 //! ticket among those that were given out *before* they began to look: a scan is not a snapshot, and without that bound
 //! it could miss a slot filled behind it and take a later one of the same producer.
 
+use crate::kill::kill_point;
 use crate::owner::WorkerId;
-use crate::sync::{AtomicU64, Ordering, fence, kill_point};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// States of a slot: the low two bits of its word.
 pub(crate) const FREE: u64 = 0;

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::*;
+use crate::kill;
 use crate::schema::Dtype;
-use crate::sync::kill;
 
 const ZERO: Option<Duration> = Some(Duration::ZERO);
 
@@ -206,7 +206,7 @@ fn killed_at_every_point_and_reaped() {
         let queue = queue(Options { when_full: WhenFull::DropOldest, ..Options::new(2) });
         put(&queue, 3, 1).unwrap();
         put(&queue, 3, 2).unwrap();
-        let producer = kill::run_named(point, || forget_on_kill(put(&queue, 1, 3)));
+        let producer = kill::run(point, || forget_on_kill(put(&queue, 1, 3)));
         let committed = match producer {
             Ok(_) => true,
             Err(name) => {
@@ -214,7 +214,7 @@ fn killed_at_every_point_and_reaped() {
                 name.ends_with("committed")
             }
         };
-        let consumer = kill::run_named(point, || {
+        let consumer = kill::run(point, || {
             let view = queue.view().unwrap();
             let delivery = view.slots.pop(id(2)).unwrap();
             view.slots.release(delivery).unwrap();
@@ -227,7 +227,7 @@ fn killed_at_every_point_and_reaped() {
             }
         };
         for worker in [1, 2] {
-            if let Err(name) = kill::run_named(0, || queue.reap(id(worker)).unwrap()) {
+            if let Err(name) = kill::run(0, || queue.reap(id(worker)).unwrap()) {
                 seen.insert(name);
             }
             queue.reap(id(worker)).unwrap();

@@ -3,8 +3,12 @@
 //! One lane per environment slot, each with one live owner. [`ring`] is the protocol on shared words, [`Writer`] and
 //! [`Sampler`] are its two ends, and [`Replay`] is the segment that they share.
 
+mod nstep;
+mod prioritized;
 pub mod ring;
 mod sampler;
+mod sum_tree;
+mod tail;
 mod window;
 mod writer;
 
@@ -16,8 +20,12 @@ use crate::memory::{Access, Header, PAGE, Segment, Stream, round_up};
 use crate::owner::{MAX_LANES, WorkerId};
 use crate::schema::{Field, Schema};
 
+pub use nstep::{FoldedFields, NStep, NStepWriter};
+pub use prioritized::{Priorities, PrioritizedBatch, PrioritizedSampler};
 pub use ring::{FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, Meta, Ring};
 pub use sampler::{Batch, Sampler};
+pub use sum_tree::SumTree;
+pub use tail::Tail;
 pub use writer::Writer;
 
 const NAME: &str = "replay buffer";
@@ -187,6 +195,17 @@ impl Replay {
     #[must_use]
     pub fn sampler(&self, seed: [u64; 4]) -> Sampler {
         Sampler::new(self.clone(), seed)
+    }
+
+    /// A prioritised sampler with its own random stream.
+    pub fn prioritized_sampler(&self, seed: [u64; 4], options: Priorities) -> Result<PrioritizedSampler> {
+        PrioritizedSampler::new(self.clone(), seed, options)
+    }
+
+    /// A reader that follows the lanes from their first row on.
+    #[must_use]
+    pub fn tail(&self) -> Tail {
+        Tail::new(self.clone())
     }
 
     /// Release every lane of a worker that is proven dead; returns how many it owned.
