@@ -65,14 +65,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    const ALL: [Self; 6] = [
-        Self::Replay,
-        Self::Limiter,
-        Self::ParameterControl,
-        Self::ParameterPayload,
-        Self::Stats,
-        Self::Queue,
-    ];
+    const ALL: [Self; 6] =
+        [Self::Replay, Self::Limiter, Self::ParameterControl, Self::ParameterPayload, Self::Stats, Self::Queue];
 
     /// Name used in messages.
     #[must_use]
