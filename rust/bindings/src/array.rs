@@ -181,7 +181,11 @@ pub(crate) fn shape_text(shape: &[usize]) -> String {
 }
 
 /// `object` as a writable array of `T` with this shape, or a TypeError/ValueError that names it.
-pub(crate) fn output<'a, T: Element>(name: &str, object: &'a Bound<'_, PyAny>, shape: &[usize]) -> Result<ArrayView<'a>> {
+pub(crate) fn output<'a, T: Element>(
+    name: &str,
+    object: &'a Bound<'_, PyAny>,
+    shape: &[usize],
+) -> Result<ArrayView<'a>> {
     let expected = || format!("a writable, C-contiguous {} array of shape {}", numpy_name(T::DTYPE), shape_text(shape));
     let wrong = || format!("{name}: expected {}, got {}", expected(), describe(object));
     let view = ArrayView::new(object).ok_or_else(|| Failure::kind(wrong()))?;

@@ -43,9 +43,9 @@ fn seconds(timeout: Option<f64>) -> Result<Option<Duration>> {
     match timeout {
         None => Ok(None),
         Some(seconds) if seconds == f64::INFINITY => Ok(None),
-        Some(seconds) => Duration::try_from_secs_f64(seconds)
-            .map(Some)
-            .map_err(|_| Failure::value(format!("timeout: given {seconds}, expected seconds >= 0, or None for no limit"))),
+        Some(seconds) => Duration::try_from_secs_f64(seconds).map(Some).map_err(|_| {
+            Failure::value(format!("timeout: given {seconds}, expected seconds >= 0, or None for no limit"))
+        }),
     }
 }
 

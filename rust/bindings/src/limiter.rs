@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use numpy::PyReadwriteArray1;
 use pyo3::prelude::*;
-use rlz_core::limiter::rule::Rule;
 use rlz_core::limiter as core;
+use rlz_core::limiter::rule::Rule;
 
 use crate::descriptor::borrow;
 use crate::doorway::{Handle, wait, worker as worker_id};

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
-use rlz_core::parameters::{self as core, Publication};
 use rlz_core::WorkerId;
+use rlz_core::parameters::{self as core, Publication};
 
-use crate::descriptor::{borrow, fields_from, field_tuple};
+use crate::descriptor::{borrow, field_tuple, fields_from};
 use crate::doorway::{Handle, wait, worker as worker_id};
 use crate::failure::{Failure, Result};
 use crate::policy::Tensor;
@@ -31,12 +31,7 @@ impl ParameterStore {
 impl ParameterStore {
     #[staticmethod]
     #[pyo3(signature = (manifest, *, leases, run_id))]
-    fn create(
-        py: Python<'_>,
-        manifest: Vec<(String, String, Vec<usize>)>,
-        leases: usize,
-        run_id: u64,
-    ) -> Result<Self> {
+    fn create(py: Python<'_>, manifest: Vec<(String, String, Vec<usize>)>, leases: usize, run_id: u64) -> Result<Self> {
         let fields = fields_from(&manifest)?;
         Ok(Self::new(py.detach(|| core::ParameterStore::create(&fields, leases, run_id))?))
     }

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use rlz_core::Error;
 use rlz_core::replay::{self as core, Batch};
 
-use crate::array::{words, words_mut};
+use crate::array::{shape_text, words, words_mut};
 use crate::descriptor::{borrow, fields_from};
 use crate::doorway::{Handle, seed as seed_words, worker as worker_id};
 use crate::failure::{Failure, Result};
@@ -111,8 +111,9 @@ impl Replay {
 
     #[pyo3(signature = (*, seed))]
     fn sampler(&self, seed: &Bound<'_, PyAny>) -> Result<ReplaySampler> {
-        let sampler = self.replay.get()?.sampler(seed_words(seed)?);
-        Ok(ReplaySampler { sampler: Handle::new(STREAM, Arc::new(Mutex::new(sampler))) })
+        let replay = self.replay.get()?;
+        let sampler = Arc::new(Mutex::new(replay.sampler(seed_words(seed)?)));
+        Ok(ReplaySampler { sampler: Handle::new(STREAM, sampler), replay: Handle::new(STREAM, replay) })
     }
 
     fn reap(&self, worker: u64) -> Result<usize> {
@@ -203,6 +204,7 @@ fn busy() -> Failure {
 pub(crate) struct ReplaySampler {
     // Locked without the GIL only: the thread that gathers a batch holds it for long.
     sampler: Handle<Mutex<core::Sampler>>,
+    replay: Handle<core::Replay>,
 }
 
 impl ReplaySampler {
@@ -228,20 +230,15 @@ impl ReplaySampler {
         threads: usize,
     ) -> Result<()> {
         let (mut meta, mut ids) = (meta, ids);
-        let &[size, stride] = rows.shape() else { return Err(Failure::value("rows: expected two dimensions")) };
+        check_stride("rows", rows.shape(), &*self.replay.get()?)?;
+        let size = rows.shape()[0];
         if ids.as_ref().is_some_and(|ids| ids.shape() != [size, 3]) {
             return Err(Failure::value(format!("ids: expected shape ({size}, 3)")));
         }
         let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
         let meta = meta.as_mut().map(|meta| contiguous("meta", meta.as_slice_mut())).transpose()?;
         let ids = ids.as_mut().map(|ids| contiguous("ids", ids.as_slice_mut())).transpose()?;
-        self.with(py, |sampler| {
-            let expected = sampler.replay().schema().stride();
-            if stride != expected {
-                return Err(Error::invalid("rows", format!("{stride} bytes per row"), format!("{expected} (stride)")));
-            }
-            sampler.sample(Batch { rows, meta, ids }, threads)
-        })
+        self.with(py, |sampler| sampler.sample(Batch { rows, meta, ids }, threads))
     }
 
     #[getter]
@@ -265,7 +262,8 @@ impl ReplaySampler {
     }
 
     fn close(&self) -> Result<()> {
-        self.sampler.close()
+        self.sampler.close()?;
+        self.replay.close()
     }
 }
 
@@ -273,6 +271,6 @@ fn check_stride(name: &str, shape: &[usize], replay: &core::Replay) -> Result<()
     let stride = replay.schema().stride();
     match shape {
         [_, given] if *given == stride => Ok(()),
-        _ => Err(Failure::value(format!("{name}: given shape {shape:?}, expected (n, {stride})"))),
+        _ => Err(Failure::value(format!("{name}: given shape {}, expected (n, {stride})", shape_text(shape)))),
     }
 }

@@ -243,9 +243,10 @@ impl ParameterStore {
         between: Between<'_>,
         enough: impl Fn(&Publication) -> bool,
     ) -> Result<u64> {
-        let found = self.view().event.wait(worker, timeout, between, || {
-            Ok(self.publication().filter(&enough).map(|newest| newest.version))
-        })?;
+        let found = self
+            .view()
+            .event
+            .wait(worker, timeout, between, || Ok(self.publication().filter(&enough).map(|newest| newest.version)))?;
         found.ok_or_else(|| Error::Timeout { what, seconds: timeout.unwrap_or_default().as_secs_f64() })
     }
 
@@ -383,7 +384,9 @@ impl Publisher {
             }
             words[0].store(before, Ordering::Release); // the content was not touched
         }
-        Err(Error::Empty(format!("all {slots} slots of the parameter store are leased, which cannot be with this layout")))
+        Err(Error::Empty(format!(
+            "all {slots} slots of the parameter store are leased, which cannot be with this layout"
+        )))
     }
 }
 

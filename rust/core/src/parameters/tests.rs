@@ -24,8 +24,7 @@ fn content(words: usize, version: u64) -> Vec<u8> {
 
 #[test]
 fn newest_wins_and_carries_its_counters() {
-    let store =
-        ParameterStore::create(&[field("a", Dtype::F32, &[2, 3]), field("b", Dtype::U8, &[3])], 2, 1).unwrap();
+    let store = ParameterStore::create(&[field("a", Dtype::F32, &[2, 3]), field("b", Dtype::U8, &[3])], 2, 1).unwrap();
     assert_eq!(store.nbytes(), 27);
     assert_eq!(store.manifest()[1].offset, 24);
     let mut publisher = store.publisher(worker(1)).unwrap();

@@ -253,7 +253,7 @@ fn exp<const FMA: bool>(x: f32) -> f32 {
 fn tanh<const FMA: bool>(x: f32) -> f32 {
     let z = x * x;
     let mut p = -5.704_988_7e-3;
-    for coefficient in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
+    for coefficient in [2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
         p = multiply_add::<FMA>(p, z, coefficient);
     }
     let near = multiply_add::<FMA>(p * z, x, x);
