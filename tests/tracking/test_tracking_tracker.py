@@ -3,7 +3,9 @@ import json
 import subprocess
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -122,6 +124,29 @@ def test_track_without_wandb_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tracker.importlib.util, "find_spec", lambda name: None)
     make(tmp_path, FakeStreams(), track=True).finish("completed")
     assert "uv sync --extra track" in (tmp_path / "logs" / "events.log").read_text()
+
+
+def test_track_sends_what_is_logged_to_wandb(tmp_path, monkeypatch):
+    sent, made = [], {}
+
+    def init(**named):
+        made.update(named)
+        return SimpleNamespace(log=sent.append, define_metric=lambda *_, **__: None, finish=lambda: sent.append("end"))
+
+    fake = ModuleType("wandb")
+    fake.init = init
+    fake.__spec__ = ModuleSpec("wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    streams = FakeStreams()
+    run = make(tmp_path, streams, track=True, wandb_project_name="mine")
+    streams.step(600, 500)
+    streams.stats.rings[1].append(list(EVALUATION))
+    run.finish("completed")
+    assert (made["project"], made["name"], made["config"]["env"]) == ("mine", tmp_path.name, "Pendulum-v1")
+    evaluation, line, end = sent
+    assert (evaluation["eval/return_mean"], evaluation["env_steps"]) == (-150.0, 1000)
+    assert (line["env_steps"], line["replay/ratio"]) == (600, 1.0)
+    assert end == "end"
 
 
 def test_not_finite_numbers_are_null_in_json(tmp_path):

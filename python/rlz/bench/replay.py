@@ -75,7 +75,8 @@ def measure(env: str, seconds: float, rows: int = ROWS, turns: int = 3) -> dict[
         replay.restore_rows(0, packed[:count], meta[:count], worker=1)
     writer = replay.writer([0], worker=2)
     sampler = replay.sampler(seed=[1, 2, 3, 4])
-    row = Row(stride, replay.fields)
+    row, plain = Row(stride, replay.fields), Row(stride, replay.fields)
+    plain_row = plain.packed.view(np.float32)
     obs, action = np.ones(row.obs.shape, row.obs.dtype), np.ones(row.action.shape, np.float32)
     table = np.zeros((rows, stride // 4), np.float32)
     table[:] = chunk[0]
@@ -91,14 +92,13 @@ def measure(env: str, seconds: float, rows: int = ROWS, turns: int = 3) -> dict[
         return 100
 
     def numpy_append() -> int:
-        width = obs.size
         for index in range(100):
-            target = table[index]
-            target[:width] = obs.reshape(-1)
-            target[width : width + action.size] = action
-            target[width + action.size : 2 * width + action.size] = obs.reshape(-1)
-            target[-2] = 1.0
-            target[-1] = 0.99
+            plain.obs[:] = obs
+            plain.action[:] = action
+            plain.next_obs[:] = obs
+            plain.reward[()] = 1.0
+            plain.discount[()] = 0.99
+            table[index] = plain_row
         return 100
 
     def rlz_sample(batch: int) -> Callable[[], int]:
