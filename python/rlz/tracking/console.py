@@ -4,6 +4,7 @@ Writing to a terminal can block (Ctrl-S, a pager that is full), and the controll
 and always shows the newest snapshot only.
 """
 
+import contextlib
 import math
 import threading
 from collections import deque
@@ -33,8 +34,8 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Show an event."""
 
-    def close(self, timeout: float = 2.0) -> None:
-        """Show what is waiting and give the terminal back, or give up after `timeout` seconds."""
+    def close(self, last: str = "", timeout: float = 2.0) -> None:
+        """Show what is waiting, give the terminal back, print `last`; give up after `timeout` seconds."""
 
 
 class NoDisplay:
@@ -49,7 +50,7 @@ class NoDisplay:
     def note(self, text: str) -> None:
         """Nothing."""
 
-    def close(self, timeout: float = 2.0) -> None:
+    def close(self, last: str = "", timeout: float = 2.0) -> None:
         """Nothing."""
 
 
@@ -70,6 +71,7 @@ class TerminalDisplay:
         self._evaluation: Evaluation | None = None
         self._lines: deque[RenderableType] = deque(maxlen=1000)
         self._wake = threading.Event()
+        self._last = ""
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="rlz-display", daemon=True)
         self._thread.start()
@@ -98,8 +100,9 @@ class TerminalDisplay:
         self._lines.append(Text(text))
         self._wake.set()
 
-    def close(self, timeout: float = 2.0) -> None:
-        """Print what is waiting, end the live view."""
+    def close(self, last: str = "", timeout: float = 2.0) -> None:
+        """Print what is waiting, end the live view, print `last` below it."""
+        self._last = last
         self._closing = True
         self._wake.set()
         self._thread.join(timeout)
@@ -116,8 +119,11 @@ class TerminalDisplay:
         except OSError:
             pass  # the terminal or pipe is gone; the run is not
         finally:
-            if self._live is not None:
-                self._live.stop()
+            with contextlib.suppress(OSError):
+                if self._live is not None:
+                    self._live.stop()
+                if self._last:
+                    self._console.print(Text(self._last), soft_wrap=True)
 
     def _write(self) -> None:
         while self._lines:

@@ -7,7 +7,7 @@ one some seconds old. Nothing here waits for a worker; a worker that is gone kee
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -220,6 +220,17 @@ class Snapshot:
         if self.env_steps_per_s <= 0:
             return None
         return max(0, self.total_timesteps - self.env_steps) / self.env_steps_per_s
+
+    def with_usage_of(self, earlier: "Snapshot") -> "Snapshot":
+        """Show memory and CPU of an earlier snapshot for workers whose process is gone (the last view of a run)."""
+        known = {worker.name: worker for worker in earlier.workers}
+        workers = tuple(
+            replace(worker, private=old.private, shared=old.shared, threads=old.threads, cpu_percent=old.cpu_percent)
+            if worker.private is None and (old := known.get(worker.name)) is not None
+            else worker
+            for worker in self.workers
+        )
+        return replace(self, workers=workers)
 
     def scalars(self) -> dict[str, float | int]:
         """Every number by its tag (docs/metrics.md); a number that does not exist yet has no entry."""

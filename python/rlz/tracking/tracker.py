@@ -82,6 +82,7 @@ class Tracker:
                 self._open("W&B", lambda: InThread(lambda: WandbSink(run_dir, config)))
         first = self._read(self._started)
         self._logged = first
+        self._shown = self._between(first, first)
         self._recent: deque[Reading] = deque([first], maxlen=RATE_WINDOW)
 
     def tick(self, now: float) -> None:
@@ -96,7 +97,8 @@ class Tracker:
         if log_due:
             self._log(reading)
         else:
-            self._display.show(self._between(self._recent[0], reading), logged=False)
+            self._shown = self._between(self._recent[0], reading)
+            self._display.show(self._shown, logged=False)
         self._recent.append(reading)
 
     def note(self, text: str) -> None:
@@ -116,14 +118,18 @@ class Tracker:
             self._log(reading)
             self._summary = self._sum_up(status, reading)
             self._guard("summary.json", self._write_summary)
-            self._show_summary()
-            self.close()
+            text = self._summary_text()
+            self._each(lambda sink: sink.note(text))
+            self._close(text)
         return self._summary
 
     def close(self) -> None:
         """Give the terminal back without a summary (second Ctrl-C, crash of the controller). Idempotent."""
+        self._close("")
+
+    def _close(self, last: str) -> None:
         display, self._display = self._display, NoDisplay()
-        display.close()
+        display.close(last)
         self._each(lambda sink: sink.close())
         self._sinks.clear()
 
@@ -152,8 +158,8 @@ class Tracker:
         snapshot = self._between(self._logged, reading)
         scalars = snapshot.scalars()
         self._each(lambda sink: sink.log(snapshot.env_steps, snapshot.wall_s, snapshot.updates, scalars))
-        self._display.show(snapshot, logged=True)
-        self._logged = reading
+        self._display.show(snapshot.with_usage_of(self._shown), logged=True)
+        self._logged, self._shown = reading, snapshot
 
     def _between(self, old: Reading, new: Reading) -> Snapshot:
         return between(old, new, config=self._config, started=self._started)
@@ -250,7 +256,7 @@ class Tracker:
         temporary.write_text(json.dumps(self._summary, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
 
-    def _show_summary(self) -> None:
+    def _summary_text(self) -> str:
         summary = self._summary or {}
         text = (
             f"{summary['status']}: {summary['env_steps']:,} env steps, {summary['updates']:,} updates in"
@@ -259,7 +265,7 @@ class Tracker:
         if summary["last_evaluation_return"] is not None:
             text += f"; evaluation return {summary['last_evaluation_return']:,.2f}"
             text += f", best {summary['best_evaluation_return']:,.2f}"
-        self.note(f"{text}\nrun folder: {self._run_dir}")
+        return f"{text}\nrun folder: {self._run_dir}"
 
 
 def _best_so_far(path: Path) -> list[float]:
