@@ -253,11 +253,11 @@ def step_folders(checkpoints: Path) -> list[Path]:
 
 
 def _free_name(folder: Path, env_steps: int) -> str:
-    name, number = f"step-{env_steps:012d}", 1
-    while (folder / name).exists():
-        number += 1
-        name = f"step-{env_steps:012d}-{number}"
-    return name
+    """Name that sorts after every other of the same env steps (a removed one's is not used again)."""
+    name = f"step-{env_steps:012d}"
+    matches = (_NAME.fullmatch(path.name) for path in folder.glob(f"{name}*"))
+    number = max((int(match[2] or 1) for match in matches if match), default=0) + 1
+    return name if number == 1 else f"{name}-{number}"
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

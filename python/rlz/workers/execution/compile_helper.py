@@ -1,6 +1,6 @@
 """The helper process that compiles an update: `python -m rlz.workers.execution.compile_helper`, a job on stdin.
 
-Runs at the lowest priority. Its last line of output is the error when it fails.
+Its last line of output is the error when it fails.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     """Compile the job and put its library in place; exit status."""
-    os.nice(19)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        job, library = pickle.load(sys.stdin.buffer)
+        job, library, priority = pickle.load(sys.stdin.buffer)
+        os.nice(priority)
         compile_update(job, Path(library))
     except Exception as error:
         print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
@@ -40,7 +40,6 @@ def main() -> int:
 def compile_update(job: Job, library: Path) -> None:
     """Compile the in-place update of a job into `library` (atomically)."""
     import torch
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     from rlz.algorithms.base import Batch
     from rlz.workers.execution.executors import InPlaceUpdate
@@ -62,6 +61,8 @@ def compile_update(job: Job, library: Path) -> None:
         return update(kind(*inputs[: len(state)]), inputs[len(state)], Batch(*fields), *inputs[-2:])
 
     inputs = (*state, failed, *batch, noise, learning_rate)
+    from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
+
     with torch.no_grad():
         program = torch.export.export(make_fx(flat)(*inputs), inputs, strict=False)
         with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:

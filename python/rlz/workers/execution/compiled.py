@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ from rlz.algorithms.base import Batch, OffPolicy
 
 CACHE_ENTRIES = 64
 """Libraries kept in the cache folder (2 MB each)."""
+
+LOWEST_PRIORITY = 19
+"""Nice value of a helper that nobody waits for."""
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, stride and dtype of a tensor."""
@@ -131,7 +135,7 @@ class CompiledExecutor:
 
 
 class Compilation:
-    """A library that is in the cache, or being made by a helper process of the lowest priority.
+    """A library that is in the cache, or being made by a helper process of low priority.
 
     The helper stays in this process's group, so whoever kills the group kills it; it also ends with its parent.
     """
@@ -148,9 +152,13 @@ class Compilation:
         """The library can be loaded."""
         return self.library.is_file()
 
-    def start(self) -> None:
-        """Start the helper."""
+    def start(self, *, urgent: bool = False) -> None:
+        """Start the helper; `urgent`: somebody waits for it, so at this process's priority."""
         if self.ready or self._process is not None:
+            return
+        compiler = os.environ.get("CXX", "g++")
+        if shutil.which(compiler) is None:
+            self.error = f"there is no C++ compiler {compiler} (install g++, or set CXX)"
             return
         _drop_oldest(self.library.parent)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
@@ -169,14 +177,14 @@ class Compilation:
         assert self._process.stdin is not None
         try:
             with self._process.stdin as pipe:
-                pickle.dump((self.job, str(self.library)), pipe)
+                pickle.dump((self.job, str(self.library), 0 if urgent else LOWEST_PRIORITY), pipe)
         except BrokenPipeError:
             pass  # it ended at once; `finished` says why
 
     def finished(self, *, wait: bool = False) -> bool:
         """Whether the helper has ended; then either `ready` holds or `error` says in one line why not."""
         if self._process is None:
-            return True
+            return True  # it was in the cache, or could not even be tried
         if wait:
             self._process.wait()
         if self._process.poll() is None:

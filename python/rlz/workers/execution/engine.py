@@ -105,7 +105,7 @@ class Engine:
     def start(self) -> None:
         """Begin to compile, beside everything else."""
         if self._compilation is not None:
-            self._compilation.start()
+            self._compilation.start(urgent=self._plan.fixed)
 
     def update(self, batch: Batch, learning_rate: float) -> Tensor:
         """One update; returns the metrics, on the device.

@@ -70,7 +70,7 @@ class EagerExecutor:
 
 
 UPDATE_TOLERANCE = 1e-2
-"""Allowed difference of two executors' updates, relative to the size of the update; a mistake is a difference near 1."""
+"""Allowed difference of two executors' updates, relative to the size of the update; a mistake makes one near 1."""
 
 ROUNDING = 1e-6
 """Relative rounding of float32 parameters, larger than the update itself where a learning rate is tiny."""

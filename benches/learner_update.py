@@ -1,0 +1,165 @@
+"""SAC updates per second: executors, threads, spin counts, alone and beside a busy process.
+
+    python benches/learner_update.py                                  # eager and compiled, 1 thread and all cores
+    python benches/learner_update.py --spin default 1000 10000 --busy 0 1
+    python benches/learner_update.py --sb3 path/to/python             # Stable-Baselines3's own update beside it
+
+Every row is measured in its own process, rows are interleaved over the rounds, medians are printed. An update here is
+everything the learner does for one: decode a packed batch, noise, update, check of the flag (SB3: `SAC.train`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from statistics import median
+
+OBS, ACTION, HIDDEN = 27, 8, (256, 256)  # Ant-v4
+
+SB3 = """
+import sys, time, json, numpy as np, torch as th, gymnasium as gym
+from stable_baselines3 import SAC
+from stable_baselines3.common.logger import configure
+threads, batch, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+th.set_num_threads(threads)
+class Env(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (27,), np.float64)
+    action_space = gym.spaces.Box(-1, 1, (8,), np.float32)
+    def reset(self, **k): return np.zeros(27), {}
+    def step(self, a): return np.zeros(27), 0.0, False, False, {}
+model = SAC("MlpPolicy", Env(), buffer_size=100_000, batch_size=batch, device="cpu")
+model.set_logger(configure(None, []))
+b = model.replay_buffer
+rng = np.random.default_rng(0)
+b.observations[:] = rng.standard_normal(b.observations.shape); b.next_observations[:] = b.observations[::-1]
+b.actions[:] = np.tanh(rng.standard_normal(b.actions.shape)); b.rewards[:] = rng.standard_normal(b.rewards.shape)
+b.full = True
+model.train(10, batch)
+count, begin = 0, time.perf_counter()
+while time.perf_counter() - begin < seconds:
+    model.train(5, batch); count += 5
+print(json.dumps(count / (time.perf_counter() - begin)))
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured setting."""
+
+    executor: str
+    threads: int
+    spin: str
+    busy: int
+    batch: int
+
+
+def measure(row: Row, seconds: float) -> float:
+    """Updates per second of this process."""
+    import torch
+
+    from rlz.algorithms.sac import Sac
+    from rlz.networks import mlp
+    from rlz.workers.execution.batches import Decoder
+    from rlz.workers.execution.compiled import Compilation, Job, layouts
+    from rlz.workers.execution.engine import Engine, EnginePlan
+
+    critic = mlp.critics(OBS, ACTION, HIDDEN, "relu", layer_norm=False, members=2)
+    sac = Sac(mlp.actor(OBS, ACTION, HIDDEN, "relu", layer_norm=False), critic, target_entropy=-float(ACTION))
+    state = sac.init(torch.Generator().manual_seed(0))
+    fields = [("obs", "f32", (OBS,), 0), ("action", "f32", (ACTION,), 4 * OBS)]
+    fields += [("next_obs", "f32", (OBS,), 4 * (OBS + ACTION))]
+    fields += [("reward", "f32", (), 4 * (2 * OBS + ACTION)), ("discount", "f32", (), 4 * (2 * OBS + ACTION + 1))]
+    decoder = Decoder(fields)
+    packed = torch.randn(8, row.batch, 64).clamp(-3, 3)
+    packed[..., OBS : OBS + ACTION].tanh_()
+    packed[..., -1] = 0.99
+    rows = list(packed.view(torch.uint8))
+    layout = layouts(decoder(rows[0]))
+    compiled = row.executor == "compiled"
+    if compiled:
+        compilation = Compilation(Job(sac, layout, "cpu"))
+        compilation.start()
+        compilation.finished(wait=True)
+    plan = EnginePlan(compile=compiled, fixed=True)
+    engine = Engine(sac, state, layout=layout, device=torch.device("cpu"), seed=0, plan=plan, log=lambda line: None)
+    engine.update(decoder(rows[0]), 3e-4)
+    assert engine.executor == row.executor, "compile failed"
+    engine._tuner.threads = row.threads  # a fixed plan has one thread; here the number is what is measured
+    torch.set_num_threads(row.threads)
+    for count in range(5):
+        engine.update(decoder(rows[count % 8]), 3e-4)
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        engine.update(decoder(rows[count % 8]), 3e-4)
+        count += 1
+    return count / (time.perf_counter() - begin)
+
+
+def in_process(row: Row, seconds: float, sb3: str | None) -> float:
+    """Measure a row in a process of its own, beside busy ones."""
+    environment = dict(os.environ)
+    environment.pop("GOMP_SPINCOUNT", None)
+    if row.spin != "default":
+        environment["GOMP_SPINCOUNT"] = row.spin
+    command = [sys.executable, __file__, "--row", json.dumps(asdict(row)), "--seconds", str(seconds)]
+    if row.executor == "sb3":
+        assert sb3 is not None
+        command = [sb3, "-c", SB3, str(row.threads), str(row.batch), str(seconds)]
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(row.busy)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    return float(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def main() -> None:
+    cores = len(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--executors", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
+    parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, cores}))
+    parser.add_argument("--spin", nargs="+", default=["10000"], help="GOMP_SPINCOUNT values, or default")
+    parser.add_argument("--busy", nargs="+", type=int, default=[0], help="busy processes beside it")
+    parser.add_argument("--batch", nargs="+", type=int, default=[256])
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sb3", help="Python interpreter with stable-baselines3")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row is not None:
+        print(json.dumps(measure(Row(**json.loads(options.row)), options.seconds)))
+        return
+    executors = [*options.executors, *(["sb3"] if options.sb3 else [])]
+    rows = [
+        Row(executor, threads, spin, busy, batch)
+        for busy in options.busy
+        for batch in options.batch
+        for executor in executors
+        for threads in options.threads
+        for spin in (options.spin if threads > 1 else options.spin[:1])
+    ]
+    rates: dict[Row, list[float]] = {row: [] for row in rows}
+    for _ in range(options.rounds):
+        for row in rows:
+            rates[row].append(in_process(row, options.seconds, options.sb3))
+    print(f"{platform.processor() or platform.machine()}, {cores} cores, load {os.getloadavg()[0]:.1f}")
+    print("executor  threads  spin     busy  batch  updates/s (median; all rounds)")
+    for row, values in rates.items():
+        spin = row.spin if row.threads > 1 else "-"
+        every = " ".join(f"{value:.0f}" for value in values)
+        print(
+            f"{row.executor:9} {row.threads:7}  {spin:8} {row.busy:4} {row.batch:6}  {median(values):7.1f}   ({every})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The learner on in-process streams."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from learner_tools import OBS, Run, config
+from safetensors.numpy import load_file
+
+from rlz.errors import DeviceError, NonFiniteError
+from rlz.runtime.checkpoint import load_checkpoint, newest_checkpoint
+from rlz.transport.stats import Stat
+from rlz.workers import learner as module
+from rlz.workers.learner import find_device
+
+
+@pytest.mark.parametrize("mode", ["serial", "async"])
+def test_a_run_from_first_publication_to_last_checkpoint(tmp_path: Path, mode: str) -> None:
+    run = Run(tmp_path, config(mode=mode, learning_rate="lin_1e-2", publish_every=4))
+    learner = run.learner()
+    learner.start()
+    parameters, limiter = run.streams.parameters, run.streams.limiter
+    assert parameters.version() == 1
+    assert learner.step(0.0), "nothing to do yet is not the end"
+    assert limiter.updates == 0
+    run.sample(40)
+    while learner.step(0.0):
+        assert limiter.updates <= 30
+    learner.close()
+    assert limiter.updates == 30
+    assert parameters.version() == 1 + 30 // 4 + 1, "every 4 updates, and the last ones"
+
+    board = run.streams.stats.read()[0]
+    assert board[Stat.UPDATES] == 30
+    assert board[Stat.CRITIC_LOSS] > 0
+    assert board[Stat.THREADS] == 1
+    assert board[Stat.READY_S] > 0
+    assert board[Stat.LEARNING_RATE] == 0.0, "linear to zero"
+
+    checkpoint = newest_checkpoint(tmp_path)
+    assert checkpoint.updates == 30
+    assert checkpoint.learner["updates"] == 30
+    assert checkpoint.env_steps == 40
+    assert {"replay", "learner"} <= checkpoint.rng.keys()
+    published = np.zeros(parameters.nbytes, np.uint8)
+    parameters.subscriber(worker=5).read(published)
+    actor = [checkpoint.learner[name].ravel() for name, _, _ in parameters.manifest]
+    np.testing.assert_array_equal(np.concatenate(actor), published.view(np.float32))
+
+
+def test_serial_learners_with_one_seed_agree_bit_for_bit(tmp_path: Path) -> None:
+    states = []
+    for index, seed in enumerate((1, 1, 2)):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        run = Run(folder, config(mode="serial", seed=seed))
+        learner = run.learner()
+        learner.start()
+        run.sample(40)
+        while learner.step(0.0):
+            pass
+        states.append({name: tensor.clone() for name, tensor in learner.state_dict().items()})
+        learner.close()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not torch.equal(states[0]["actor.0.weight"], states[2]["actor.0.weight"])
+
+
+def test_resume_goes_on_with_everything_but_the_noise(tmp_path: Path) -> None:
+    run = Run(tmp_path, config())
+    learner = run.learner()
+    learner.start()
+    run.sample(40)
+    while learner.step(None):
+        pass
+    learner.close()
+    saved = newest_checkpoint(tmp_path)
+    other = Run(tmp_path, config()).learner(resume=str(saved.path), incarnation=1)
+    for name, tensor in learner.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+    assert other._engine.noise_state != learner._engine.noise_state
+
+
+def test_periodic_checkpoint_is_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, config(checkpoint_every=1e-6))
+    learner = run.learner()
+    learner.start()
+    run.sample(20)
+    for _ in range(6):
+        learner.step(None)
+    learner._saving.wait()
+    saved = newest_checkpoint(tmp_path)
+    assert saved.learner["updates"] == saved.updates > 0
+    run.streams.limiter.stop()
+    assert not learner.step(None)
+    learner.close()
+    assert newest_checkpoint(tmp_path).updates == run.streams.limiter.updates
+
+
+def test_stop_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    run = Run(tmp_path, config())
+    learner = run.learner()
+    learner.start()
+    run.sample(15)
+    learner.step(None)
+    run.streams.limiter.stop()
+    assert not learner.step(None)
+    learner.close()
+    assert load_checkpoint(tmp_path / "checkpoints" / "latest").updates == 1
+
+
+def test_a_number_that_is_not_finite_stops_the_run_and_is_dumped(tmp_path: Path) -> None:
+    run = Run(tmp_path, config())
+    learner = run.learner()
+    learner.start()
+    run.sample(10)
+    run.sample(1, reward=float("inf"))
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+
+    def train() -> None:
+        for _ in range(200):
+            learner.step(None)
+            before.update({name: tensor.clone() for name, tensor in learner.state_dict().items()})
+            run.sample(1)
+
+    with pytest.raises(NonFiniteError, match=r"update \d+: critic_loss is not finite.*nonfinite\.safetensors"):
+        train()
+    learner.close()
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
+    dump = load_file(tmp_path / module.NONFINITE_FILE)
+    assert np.isinf(dump["batch.reward"]).any()
+    np.testing.assert_array_equal(dump["state.actor.0.weight"], before["actor.0.weight"].numpy())
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64", "int16", "float16"])
+def test_observations_of_other_types_are_cast_on_the_device(tmp_path: Path, dtype: str) -> None:
+    run = Run(tmp_path, config(), obs_dtype=dtype)
+    learner = run.learner()
+    learner.start()
+    run.sample(11)
+    batch = learner._batches.next(5.0)
+    assert batch is not None
+    assert batch.obs.dtype == torch.float32
+    assert batch.obs.shape == (8, OBS)
+    rows, meta = np.zeros((11, run.streams.replay.stride), np.uint8), np.zeros(11, np.uint64)
+    run.streams.replay.read_rows(0, 1, rows, meta)
+    (_, _, _, offset) = next(field for field in run.streams.replay.fields if field[0] == "next_obs")
+    size = np.dtype(dtype).itemsize * OBS
+    stored = np.ascontiguousarray(rows[:, offset : offset + size]).view(dtype).astype(np.float32)
+    for row in batch.next_obs.numpy():
+        assert (stored == row).all(1).any()
+    learner.step(None)
+    assert run.streams.limiter.updates == 1
+    learner.close()
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device("auto") == find_device("cpu") == torch.device("cpu")
+    with pytest.raises(DeviceError, match="--device cuda:1: torch finds no CUDA device here"):
+        find_device("cuda:1")
+    with pytest.raises(DeviceError, match="not a device"):
+        find_device("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert find_device("auto") == find_device("cuda") == torch.device("cuda:0")
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(DeviceError, match="cuda:0 to cuda:1"):
+        find_device("cuda:2")

@@ -1,0 +1,116 @@
+"""The thread tuner with a fake clock and made-up update times."""
+
+from collections.abc import Callable
+
+import pytest
+
+from rlz.config import RunConfig
+from rlz.workers.execution import threads
+from rlz.workers.execution.threads import ThreadTuner, candidates, learner_environment
+
+
+class Machine:
+    """Feeds a tuner with updates whose time depends on the number of threads."""
+
+    def __init__(self, numbers: list[int], preferred: int | None = None) -> None:
+        self.now = 0.0
+        self.lines: list[str] = []
+        self.used: list[int] = []
+        self.tuner = ThreadTuner(numbers, preferred=preferred, clock=lambda: self.now)
+
+    def run(self, seconds: float, time_of: Callable[[int], float]) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            duration = time_of(self.tuner.threads)
+            self.now += duration
+            self.used.append(self.tuner.threads)
+            line = self.tuner.record(duration)
+            if line:
+                self.lines.append(line)
+
+
+def idle(count: int) -> float:
+    return 0.01 / count**0.8
+
+
+def contended(count: int) -> float:
+    return 0.01 if count == 1 else 0.3
+
+
+def test_starts_with_one_and_takes_more_on_an_idle_machine() -> None:
+    machine = Machine([1, 2, 4])
+    assert machine.tuner.threads == 1
+    machine.run(5, idle)
+    assert machine.tuner.threads == 4
+    assert len(machine.lines) == 1
+    assert machine.lines[0].startswith("threads: 4 (updates with 1: 100/s, 2: 174/s")
+
+
+def test_stays_at_one_beside_busy_processes_at_little_cost() -> None:
+    machine = Machine([1, 2, 4])
+    machine.run(300, contended)
+    assert machine.tuner.threads == 1
+    assert machine.lines == []
+    lost = sum(0.3 for used in machine.used if used > 1)
+    assert lost < 0.05 * 300
+    assert 2 in machine.used[1000:], "it looks again later"
+
+
+def test_gives_up_threads_at_once_when_they_become_slow_and_takes_them_again_later() -> None:
+    machine = Machine([1, 2])
+    machine.run(5, idle)
+    assert machine.tuner.threads == 2
+    begin = machine.now
+    while machine.tuner.threads == 2:
+        machine.run(0.0001, contended)
+    assert machine.now - begin < 3.0
+    assert "became slow" in machine.lines[-1]
+    machine.run(10, contended)
+    assert machine.tuner.threads == 1
+    machine.run(400, idle)
+    assert machine.tuner.threads == 2
+
+
+def test_an_explicit_number_is_used_unless_the_machine_is_contended() -> None:
+    slightly_worse: Callable[[int], float] = lambda count: 0.01 if count == 1 else 0.012  # noqa: E731
+    machine = Machine([1, 3], preferred=3)
+    machine.run(5, slightly_worse)
+    assert machine.tuner.threads == 3
+    machine.run(10, lambda count: 0.01 if count == 1 else 0.3)
+    assert machine.tuner.threads == 1
+    machine.run(400, slightly_worse)
+    assert machine.tuner.threads == 3
+    automatic = Machine([1, 3])
+    automatic.run(5, slightly_worse)
+    assert automatic.tuner.threads == 1
+
+
+def test_measures_again_after_the_executor_changed() -> None:
+    machine = Machine([1, 2])
+    machine.run(5, contended)
+    machine.tuner.restart()
+    machine.run(3, idle)
+    assert machine.tuner.threads == 2
+
+
+def test_one_core_needs_no_measurement() -> None:
+    machine = Machine([1])
+    machine.run(5, idle)
+    assert set(machine.used) == {1}
+
+
+def test_candidates() -> None:
+    assert candidates("auto", 1) == [1]
+    assert candidates("auto", 2) == [1, 2]
+    assert candidates("auto", 6) == [1, 2, 4, 6]
+    assert candidates(1, 8) == [1]
+    assert candidates(3, 2) == [1, 3]
+
+
+def test_environment_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    config = RunConfig(env="Ant-v4")
+    assert learner_environment(config) == {"GOMP_SPINCOUNT": threads.SPIN_COUNT}
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert learner_environment(config) == {}
