@@ -80,6 +80,9 @@ def test_which_checkpoint(tmp_path, spec, monkeypatch):
     with pytest.raises(CheckpointError, match="no such folder"):
         rlz.load(run)
     run.mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"is no run: it has no config.toml"):
+        rlz.load(run)
+    (run / "config.toml").write_text("")
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
         rlz.load(run)
     write(run / "checkpoints" / "step-000000000500", spec)

@@ -22,6 +22,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         from importlib import import_module
 
+        from rlz.errors import check_platform
+
+        if name == "load":
+            check_platform()
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'rlz' has no attribute {name!r}")
 

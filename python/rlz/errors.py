@@ -16,6 +16,10 @@ class UsageError(ConfigError):
     """A command line that cannot be used; `rlz` exits with status 2."""
 
 
+class PlatformError(RlzError, ImportError):
+    """rlz cannot run here: another operating system, or its native module is missing or cannot be loaded."""
+
+
 class EnvError(RlzError):
     """An environment that cannot be made, has an unsupported space, or misbehaves."""
 
@@ -58,3 +62,21 @@ class WaitTimeoutError(TransportError, TimeoutError):
 
 class SharedMemoryError(TransportError, MemoryError):
     """The shared memory that a stream needs cannot be had."""
+
+
+def check_platform() -> None:
+    """Raise PlatformError, with the way out, where rlz cannot run. Loads the native module; cheap afterwards."""
+    import sys
+    from importlib import import_module
+
+    if sys.platform != "linux":
+        raise PlatformError(
+            f"rlz runs on Linux (5.14 or newer, x86-64 or aarch64), not on {sys.platform}. On Windows, use WSL2"
+        )
+    try:
+        import_module("rlz._native")
+    except ImportError as error:
+        raise PlatformError(
+            f"rlz's native module cannot be loaded: {error}. In a checkout, build it with `make setup`; elsewhere, "
+            "install the wheel again, one that was made for this machine and this Python (3.11 or newer)"
+        ) from error

@@ -122,7 +122,10 @@ def load(run: str | Path, checkpoint: str | None = None, *, seed: int | None = N
     """
     folder = find_policy(run, checkpoint)
     description = _read_description(folder)
-    return Policy(folder, description, _read_parameters(folder, description), seed)
+    try:
+        return Policy(folder, description, _read_parameters(folder, description), seed)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder / _POLICY_JSON} is broken: {type(error).__name__}: {error}") from error
 
 
 def find_policy(run: str | Path, checkpoint: str | None = None) -> Path:
@@ -131,11 +134,14 @@ def find_policy(run: str | Path, checkpoint: str | None = None) -> Path:
     if not folder.exists() and (Path("runs") / folder).exists():
         folder = Path("runs") / folder
     if not folder.is_dir():
-        raise CheckpointError(f"{run} is no run: there is no such folder. `rlz runs` lists the runs.")
+        what = "it is a file" if folder.exists() else "there is no such folder"
+        raise CheckpointError(f"{run} is no run: {what}. `rlz runs` lists the runs.")
     if checkpoint is None and (folder / _POLICY_JSON).is_file():
         return folder
+    if not (folder / "config.toml").is_file() and not (folder / "checkpoints").is_dir():
+        raise CheckpointError(f"{run} is no run: it has no config.toml. `rlz runs` lists the runs.")
     checkpoints = folder / "checkpoints"
-    names = sorted(child.name for child in checkpoints.iterdir() if child.is_dir()) if checkpoints.is_dir() else []
+    names = sorted(child.name for child in checkpoints.glob("[!.]*") if child.is_dir())
     wanted = [checkpoint] if checkpoint is not None else ["best", "latest"]
     for name in wanted:
         if (checkpoints / name / _POLICY_JSON).is_file():
@@ -184,6 +190,8 @@ def _read_description(folder: Path) -> dict[str, Any]:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict):
+        raise CheckpointError(f"{path} is broken: it holds a {type(description).__name__}")
     missing = {"algo", "actor", "env_spec", "env", "version", "env_steps"} - set(description)
     if missing:
         raise CheckpointError(f"{path} lacks {', '.join(sorted(missing))}")

@@ -226,7 +226,7 @@ def test_integer_observations_and_shapes_are_kept(make: Make) -> None:
     ("kwargs", "error", "parts"),
     [
         ({"fail_at": 5}, EnvError, ["Counting-v0", "sampler-0", "step 5", "ValueError: a bug in the environment"]),
-        ({"exit_at": 5}, EnvError, ["Counting-v0", "sampler-0", "step 5", "SystemExit"]),
+        ({"exit_at": 5}, EnvError, ["Counting-v0", "sampler-0", "step 5", "called exit(3)"]),
         ({"fail_in_reset": 2, "truncate_after": 3}, EnvError, ["reset", "the simulator said no"]),
         ({"nan_at": 5}, NonFiniteError, ["Counting-v0", "sampler-0", "step 5", "number 1 is nan"]),
         ({"big_at": 5}, NonFiniteError, ["number 2 is 1e+300", "--obs-dtype native"]),

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from rlz.errors import RlzError, UsageError
+from rlz.errors import RlzError, UsageError, check_platform
 
 # One line each here, so that `rlz --help` imports no subcommand.
 COMMANDS = {
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         if sys.platform != "linux":
-            raise RlzError(f"rlz runs on Linux (5.14 or newer; WSL2 counts), not on {sys.platform}.")
+            check_platform()
         status = typer.main.get_command(app).main(
             args=None if argv is None else list(argv), prog_name="rlz", standalone_mode=False
         )
@@ -98,6 +98,11 @@ def _report(error: Exception) -> int:
     if isinstance(error, RlzError):
         _say(str(error))
         return 2 if isinstance(error, UsageError) else 1
+    if isinstance(error, ImportError) and error.name == "rlz._native":
+        try:
+            check_platform()
+        except RlzError as reason:
+            return _report(reason)
     if isinstance(error, TyperException):
         if type(error).__name__ != "NoArgsIsHelpError":  # its message was the help
             from rlz.cli.hints import explain

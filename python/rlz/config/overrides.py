@@ -1,5 +1,6 @@
 """From preset, file and options to a checked `RunConfig` that knows where each value came from."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def read_toml(source: str | Path) -> dict[str, Any]:
     try:
         data = tomllib.loads(str(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin} is not TOML: {error}.") from error
+        raise ConfigError(f"{origin} is not TOML: {error}.{_looks_like(str(text))}") from error
     known = list(RunConfig.model_fields)
     unknown = [key for key in data if key not in known]
     if unknown and len(unknown) == len(data):
@@ -155,9 +156,28 @@ def read_toml(source: str | Path) -> dict[str, Any]:
             f"{first + ' ' if first else ''}Keys are option names with underscores, such as batch_size = 256."
         )
     if unknown:
-        lines = [f"{origin}: unknown key {key!r}. {hint(key, known, as_option=False)}".rstrip() for key in unknown]
+        lines = [f"{origin}: unknown {_key(key, data[key])}. {_key_hint(key, data[key])}".rstrip() for key in unknown]
         raise ConfigError("\n".join(lines))
     return data
+
+
+def _key(name: str, value: Any) -> str:
+    return f"section [{name}]" if isinstance(value, dict) else f"key {name!r}"
+
+
+def _key_hint(name: str, value: Any) -> str:
+    found = hint(name, RunConfig.model_fields, as_option=False)
+    return found or ("Keys stand at the top of the file, without sections." if isinstance(value, dict) else "")
+
+
+def _looks_like(text: str) -> str:
+    """Name the format of a text that is no TOML, where it is a common one."""
+    start = text.lstrip("\ufeff \t\r\n")
+    if start.startswith(("{", "[{")):
+        return " It looks like JSON: write key = value, one per line."
+    if re.search(r"^[ \t]*[\w.\-/\"']+:([ \t]|$)", text, re.MULTILINE):
+        return " It looks like YAML: write key = value."
+    return ""
 
 
 def validate(model: type[_Config], values: Mapping[str, Any], origins: Mapping[str, str]) -> _Config:

@@ -6,6 +6,7 @@ The command line (`rlz train --help`), the TOML files and the error messages are
 from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,6 +20,9 @@ MAX_SAMPLERS = 1000
 
 MAX_ENVS = 65_536
 """An environment slot is a 16-bit number in the replay buffer."""
+
+MAX_LAYER_BYTES = 2**30
+"""A field of the parameter store takes no more."""
 
 
 class Panel(StrEnum):
@@ -300,6 +304,12 @@ class RunConfig(BaseModel):
                 f"--buffer-size {self.buffer_size} is less than --num-envs {self.num_envs}: every environment needs "
                 "at least one row."
             )
+        for before, after in pairwise(self.hidden):
+            if 4 * before * after > MAX_LAYER_BYTES:
+                raise ValueError(
+                    f"--hidden {','.join(map(str, self.hidden))}: {before} x {after} weights are "
+                    f"{4 * before * after / 2**30:.0f} GiB; a layer may have at most 1 GiB."
+                )
         ratio = self.ratio()
         if self.ratio_slack is not None and ratio is not None and self.ratio_slack * ratio[1] < ratio[0]:
             raise ValueError(

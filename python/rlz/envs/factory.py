@@ -57,8 +57,11 @@ def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpe
     env = make(config, on_note=on_note or _print)
     try:
         return EnvSpec.of(config.env, env, config.obs_dtype)
+    except AttributeError as error:
+        raise EnvError(f"{config.env} cannot be used: {_told(error)}") from error
     finally:
-        env.close()
+        with suppress(Exception, SystemExit):  # closing changes no result
+            env.close()
 
 
 def _drop(note: str) -> None:
@@ -76,11 +79,13 @@ def _make(env_id: str, kwargs: dict[str, Any], wrapper: Sequence[str], on_note: 
         if ":" in env_id or wrapper:
             _find_modules_here()
         if ":" in env_id:
+            if not all(env_id.rpartition(":")[::2]):
+                raise EnvError(f"--env {env_id}: expected the id of an environment, or module:id")
             _import(env_id.rpartition(":")[0], f"--env {env_id}")
         with _MUJOCO.noted(env_id.rpartition(":")[2], on_note):
             try:
                 env: gymnasium.Env[Any, Any] = gymnasium.make(env_id, disable_env_checker=True, **kwargs)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _explain(env_id, kwargs, error) from error
             for path in wrapper:
                 env = _wrapped(env, env_id, path)
@@ -121,7 +126,7 @@ def _import(module: str, what: str) -> Any:
             f"{what}: there is no module {missing!r}. Install its package into the environment of rlz, or run rlz in "
             f"the folder that holds {missing.partition('.')[0]}."
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(f"{what}: importing {module!r} failed. {_told(error)}") from error
 
 
@@ -164,7 +169,7 @@ class _MujocoWarnings:
 _MUJOCO = _MujocoWarnings()
 
 
-def _explain(env_id: str, kwargs: dict[str, Any], error: Exception) -> EnvError:
+def _explain(env_id: str, kwargs: dict[str, Any], error: BaseException) -> EnvError:
     """Turn what `gymnasium.make` raised into one message."""
     from gymnasium import error as gym_error
 
@@ -248,7 +253,7 @@ def _wrapped(env: "gymnasium.Env[Any, Any]", env_id: str, path: str) -> "gymnasi
         target = getattr(target, part)
     try:
         wrapped = target(env)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(f"--wrapper {path} around {env_id} raised {_told(error)}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise EnvError(f"--wrapper {path} gave a {type(wrapped).__name__}, which is no gymnasium.Env.")
@@ -261,4 +266,6 @@ def _told(error: BaseException) -> str:
     frames = traceback.extract_tb(cause.__traceback__)
     user = frames and frames[-1].filename != __file__
     where = f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if user else ""
+    if isinstance(cause, SystemExit):
+        return f"it called exit({'' if cause.code is None else repr(cause.code)}){where}"
     return f"{type(cause).__name__}: {cause}{where}"

@@ -242,13 +242,22 @@ class Controller:
             self.learner_died = True
             self._fail(ending.describe(), tracker, quick=True)
         elif not ending.killed:
-            self._fail(ending.describe(), tracker)
+            where = self._where(slot.node) if ending.report is None and role != "learner" else ""
+            self._fail(where + ending.describe(), tracker)
         elif self._stopping_at is not None:
             tracker.note(ending.describe())
         elif role == "sampler" and self._all_steps_done():
             tracker.note(f"{ending.describe()}. All env steps were done: it is not restarted")
         else:
             self._restart(slot, ending, tracker)
+
+    def _where(self, node: Node) -> str:
+        """Name environment and step of a worker that left no word: most likely its environment ended the process."""
+        text = f"environment {self.env_spec.env_id} in worker {node.name}"
+        if node.lanes:
+            steps = self.streams.limiter.lane_steps()
+            text += f" (after {sum(steps[lane] for lane in node.lanes)} env steps of its lanes)"
+        return f"{text}: "
 
     def _all_steps_done(self) -> bool:
         limiter = self.streams.limiter

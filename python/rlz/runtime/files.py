@@ -31,15 +31,6 @@ def replace_file(path: Path, data: bytes) -> None:
         raise
 
 
-def sync_file(path: Path) -> None:
-    """Bring a file that a library has written to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def sync_folder(path: Path) -> None:
     """Bring the names in a folder to the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

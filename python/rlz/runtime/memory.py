@@ -7,6 +7,7 @@ a process without a word.
 import math
 import resource
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ LEARNER_BYTES = 900 * MIB
 
 STEPPER_BYTES = 130 * MIB
 """Private memory of a sampler or evaluator, with a MuJoCo environment."""
+
+ENV_BYTES = MIB
+"""Private memory of each further environment of a worker (measured for Ant-v4 and Humanoid-v4)."""
 
 CONTROLLER_BYTES = 150 * MIB
 
@@ -167,22 +171,46 @@ def replay_rows(config: "RunConfig") -> int:
 
 @dataclass(frozen=True)
 class Needs:
-    """Memory of a run in bytes: the replay buffer, and all else (other segments, private memory of the workers)."""
+    """Memory of a run in bytes.
+
+    Attributes
+    ----------
+    replay : the replay buffer.
+    learning : networks, optimisers and one batch on its way through them (a lower bound).
+    workers : private memory of the processes, environments included.
+    """
 
     replay: int
-    reserve: int
+    learning: int
+    workers: int
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.replay + self.reserve
+        return self.replay + self.learning + self.workers
 
 
 def estimate(config: "RunConfig", env_spec: "EnvSpec") -> Needs:
     """Estimate the memory that a run will take."""
     steppers = config.samplers + (1 if config.eval_every > 0 else 0)
-    workers = 0 if config.mode == "serial" else steppers * STEPPER_BYTES + CONTROLLER_BYTES
-    return Needs(replay=replay_rows(config) * row_bytes(env_spec), reserve=LEARNER_BYTES + workers)
+    workers = LEARNER_BYTES + (config.num_envs - config.samplers) * ENV_BYTES
+    if config.mode != "serial":
+        workers += steppers * STEPPER_BYTES + CONTROLLER_BYTES
+    return Needs(replay_rows(config) * row_bytes(env_spec), _learning_bytes(config, env_spec), workers)
+
+
+def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
+    def weights(inputs: int, outputs: int) -> int:
+        widths = (inputs, *config.hidden, outputs)
+        return sum((before + 1) * after for before, after in pairwise(widths))
+
+    obs, action = env_spec.obs_dim, env_spec.action_dim
+    # Each weight has a gradient and two moments of Adam, a critic's also a target.
+    numbers = 4 * weights(obs, 2 * action) + 5 * config.n_critics * weights(obs + action, 1)
+    if not config.device.startswith("cuda"):
+        # Every hidden value of actor and critics is kept for the way back.
+        numbers += config.batch_size * sum(config.hidden) * (1 + config.n_critics)
+    return 4 * numbers + config.batch_size * row_bytes(env_spec)
 
 
 def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/")) -> None:
@@ -202,14 +230,17 @@ def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/"
 def _explain(config: "RunConfig", env_spec: "EnvSpec", needs: Needs, limit: Limit) -> str:
     text = (
         f"this run needs about {_size(needs.total)}: {_size(needs.replay)} for the replay buffer "
-        f"({config.buffer_size:,} rows of {row_bytes(env_spec)} bytes) and {_size(needs.reserve)} for its workers; "
-        f"there are {_size(limit.available)} left: {limit.name}. "
+        f"({config.buffer_size:,} rows of {row_bytes(env_spec)} bytes), "
+        f"{_size(needs.learning)} for networks and batches "
+        f"and {_size(needs.workers)} for its workers; there are {_size(limit.available)} left: {limit.name}. "
     )
-    fits = (limit.available - needs.reserve) // row_bytes(env_spec)
+    fits = (limit.available - needs.learning - needs.workers) // row_bytes(env_spec)
     if fits >= max(config.num_envs, config.batch_size):
         rounded = int(fits) // 1000 * 1000 or int(fits)
         return text + f"Use --buffer-size {rounded} or less, or free some memory"
-    return text + "Free some memory or raise the limit; fewer --samplers need less too"
+    if needs.learning > max(needs.replay, needs.workers):
+        return text + "Use a smaller --hidden or --batch-size"
+    return text + "Free some memory or raise the limit; fewer --samplers or --num-envs need less too"
 
 
 def _size(nbytes: int) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlz.errors import NonFiniteError
 from rlz.networks.spec import actor_spec
-from rlz.runtime.files import new_folder, point_to, sync_file, write_file
+from rlz.runtime.files import new_folder, point_to, write_file
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -60,10 +60,10 @@ class PolicyFiles:
 
     def write(self, folder: Path) -> None:
         """Write both files into a folder that nobody reads yet."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
-        save_file(self.tensors, folder / TENSORS)
-        sync_file(folder / TENSORS)
+        # Not save_file: it reports a full disk as an error of the format.
+        write_file(folder / TENSORS, save(self.tensors))
         write_file(folder / DESCRIPTION, (json.dumps(self.description, indent=2) + "\n").encode())
 
 

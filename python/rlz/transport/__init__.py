@@ -5,6 +5,10 @@ the work; its methods are documented in `_native.pyi`. A process may be killed a
 others: see docs/transport.md.
 """
 
-from rlz.transport.streams import Streams
+from rlz.errors import check_platform
+
+check_platform()  # before anything else asks for the native module
+
+from rlz.transport.streams import Streams  # noqa: E402
 
 __all__ = ["Streams"]

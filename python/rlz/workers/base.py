@@ -128,9 +128,9 @@ class Report:
         """Describe an exception."""
         if isinstance(error, RlzError):
             cause = error.__cause__
-            text = "" if cause is None or isinstance(cause, RlzError) else _format(cause, skip=__file__)
+            text = "" if cause is None or isinstance(cause, RlzError) else _format(cause, _is_plumbing)
             return Report(error=str(error), expected=True, traceback=text)
-        return Report(error=f"{type(error).__name__}: {error}", traceback=_format(error, skip=__file__))
+        return Report(error=f"{type(error).__name__}: {error}", traceback=_format(error, _is_ours))
 
     def write(self, fd: int) -> None:
         """Write the report into the memfd that the controller reads after the worker's end."""
@@ -147,12 +147,27 @@ class Report:
             return None  # killed in the middle of its last words
 
 
-def _format(error: BaseException, skip: str) -> str:
+def _format(error: BaseException, skip: Callable[[str], bool]) -> str:
+    """Traceback without the leading frames of files that say nothing to its reader (all of them: only the last)."""
     trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == skip:
-        trace = trace.tb_next  # the frames of this module say nothing
+    while trace is not None and trace.tb_next is not None and skip(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
 
+
+def _is_ours(file: str) -> bool:
+    return file == __file__
+
+
+def _is_plumbing(file: str) -> bool:
+    """Whether a file stands between a worker's loop and a user's environment: rlz itself, Gymnasium's wrappers."""
+    path = Path(file)
+    if path.is_relative_to(_PACKAGE):
+        return True
+    return path.parts[-2:] == ("gymnasium", "core.py") or path.parts[-3:-1] == ("gymnasium", "wrappers")
+
+
+_PACKAGE = Path(__file__).parents[1]
 
 _notice_fd = -1
 _notice_to: Callable[[str], None] | None = None
@@ -166,7 +181,8 @@ def notice(text: str) -> None:
     if _notice_to is not None:
         _notice_to(text)
         return
-    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log is often on the very disk that is full
+        print(text, file=sys.stderr, flush=True)
     if _notice_fd >= 0:
         line = " ".join(text.split("\n")).encode()[:4000] + b"\n"
         with suppress(OSError):
@@ -215,10 +231,12 @@ def run_worker(module: str, spec_fd: int) -> None:
     except BaseException as error:
         report = Report.of(error)
         report.write(spec.error_fd)
-        print(report.error, report.traceback, sep="\n", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            print(report.error, report.traceback, sep="\n", file=sys.stderr, flush=True)
     # No interpreter teardown: threads of a simulator could hold it up, and there is nothing left to save.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 

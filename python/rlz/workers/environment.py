@@ -45,7 +45,8 @@ class Environment:
         self._worker = worker
         self._env = env
         self._shape = tuple(env_spec.obs_shape)
-        self._float = np.dtype(env_spec.obs_dtype).kind == "f"
+        self._dtype = np.dtype(env_spec.obs_dtype)
+        self._float = self._dtype.kind == "f"
         # 0 times a finite number is 0, times anything else NaN: one dot product finds every value that is not finite.
         self._zeros = np.zeros(env_spec.obs_dim, env_spec.obs_dtype)
         self._to_env = ActionMap.of(env_spec).to_env
@@ -62,15 +63,17 @@ class Environment:
         Raises
         ------
         EnvError
-            The environment raised, or gave an observation of another shape.
+            The environment raised, called exit, or gave something else than its space and Gymnasium's API say.
         NonFiniteError
-            A value of the observation is not finite, or does not fit the storage dtype.
+            A value of the observation is not finite in the storage dtype.
         """
         try:
-            first, _ = self._env.reset(seed=seed)
+            result: Any = self._env.reset(seed=seed)
         except (Exception, SystemExit) as error:
             raise self._raised("reset", error) from error
-        self._store(first, obs)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._returned("reset", result, "(obs, info)")
+        self._store("reset", result[0], obs)
 
     def step(self, action: NDArray[np.float32], next_obs: NDArray[Any]) -> tuple[float, bool, bool]:
         """Take one step; the (at an end: true final) observation goes to `next_obs` [obs_dim].
@@ -87,19 +90,30 @@ class Environment:
         Raises
         ------
         EnvError, NonFiniteError
-            As `reset`; also for a reward that is not finite in float32.
+            As `reset`; also for a reward that is no number, or not finite in float32.
         """
         self._steps += 1
         try:
-            obs, reward, terminated, truncated, _ = self._env.step(self._to_env(action))
+            result: Any = self._env.step(self._to_env(action))
         except (Exception, SystemExit) as error:
             raise self._raised("step", error) from error
-        self._store(obs, next_obs)
-        value = float(reward)
+        try:
+            obs, reward, terminated, truncated, _ = result
+        except (TypeError, ValueError):
+            raise self._returned("step", result, "(obs, reward, terminated, truncated, info)") from None
+        self._store("step", obs, next_obs)
+        try:
+            value, ends = float(reward), (bool(terminated), bool(truncated))
+        except (TypeError, ValueError):
+            what = f"reward {reward!r}, terminated {terminated!r}, truncated {truncated!r}"
+            raise EnvError(
+                f"{self._where('step')} gave {what}; expected one number and two booleans (arrays of several: is it a "
+                "vector environment?)"
+            ) from None
         if not -_REWARD_LIMIT <= value <= _REWARD_LIMIT:
             what = f"the reward {value}"
             raise NonFiniteError(f"{self._where('step')} gave {what}, which is not a finite float32 number")
-        return value, bool(terminated), bool(truncated)
+        return value, *ends
 
     def render(self) -> Any:
         """Return the current frame (with render_mode "rgb_array": uint8 [height, width, 3])."""
@@ -109,27 +123,54 @@ class Environment:
         """Close the environment; an error while closing changes no result and is dropped."""
         try:
             self._env.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             print(f"{self._name}: close() raised {type(error).__name__}: {error}")
 
-    def _store(self, obs: Any, into: NDArray[Any]) -> None:
+    def _store(self, call: str, obs: Any, into: NDArray[Any]) -> None:
         if not isinstance(obs, np.ndarray):
-            obs = np.asarray(obs)
+            try:
+                obs = np.asarray(obs)
+            except ValueError as error:  # rows of different lengths
+                raise EnvError(f"{self._where(call)} gave an observation that is no array: {error}") from None
         if obs.shape != self._shape:
             raise EnvError(
-                f"{self._where('step')} gave an observation of shape {obs.shape}, not {self._shape} as its space says"
+                f"{self._where(call)} gave an observation of shape {obs.shape}, not {self._shape} as its space says"
             )
-        into[:] = obs if obs.ndim == 1 else obs.reshape(-1)
+        flat = obs if obs.ndim == 1 else obs.reshape(-1)
+        if obs.dtype != self._dtype and (not self._float or obs.dtype.kind not in "fiub"):
+            self._check_cast(call, flat)
+        into[:] = flat
         if self._float and into.dot(self._zeros) != 0.0:
             bad = int(np.flatnonzero(~np.isfinite(into))[0])
             raise NonFiniteError(
-                f"{self._where('step')} gave an observation whose value number {bad} is {obs.reshape(-1)[bad]}: not a "
+                f"{self._where(call)} gave an observation whose value number {bad} is {flat[bad]}: not a "
                 f"finite {into.dtype} number. Fix the environment (or, if it is only too large, use --obs-dtype native)"
             )
 
+    def _check_cast(self, call: str, flat: NDArray[Any]) -> None:
+        """Find values that another dtype than the space's would lose: 300 or 0.5 in a uint8, texts, objects."""
+        gave = f"{self._where(call)} gave an observation of {flat.dtype}"
+        if flat.dtype.kind not in "fiub":
+            raise EnvError(f"{gave}; its observation_space says {self._dtype}")
+        with np.errstate(invalid="ignore"):
+            lost = np.flatnonzero(flat.astype(self._dtype) != flat)
+        if lost.size:
+            raise EnvError(
+                f"{gave} whose value number {lost[0]} is {flat[lost[0]]}: it does not fit {self._dtype}, the dtype of "
+                "its observation_space. Fix the environment or its space"
+            )
+
     def _where(self, call: str) -> str:
-        return f"environment {self._name} in worker {self._worker} ({call} {self._steps} of this worker's environment)"
+        when = f"step {self._steps}" if call == "step" else f"{call} after {self._steps} steps"
+        return f"environment {self._name} in worker {self._worker} ({when} of this worker's environment)"
 
     def _raised(self, call: str, error: BaseException) -> EnvError:
+        if isinstance(error, SystemExit):
+            return EnvError(f"{self._where(call)} called exit({'' if error.code is None else repr(error.code)})")
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return EnvError(f"{self._where(call)} raised {text}")
+
+    def _returned(self, call: str, result: Any, expected: str) -> EnvError:
+        what = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        old = " (the old Gym API? shimmy has wrappers for it)" if isinstance(result, tuple) and len(result) == 4 else ""
+        return EnvError(f"{self._where(call)} returned {what}{old}; Gymnasium's {call} returns {expected}")

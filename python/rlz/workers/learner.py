@@ -17,7 +17,7 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.algorithms.sac import Sac
 from rlz.config.seeds import Role, stream
-from rlz.errors import ConfigError, DeviceError, NonFiniteError, WaitTimeoutError
+from rlz.errors import CheckpointError, ConfigError, DeviceError, NonFiniteError, WaitTimeoutError
 from rlz.runtime.checkpoint import Checkpointer, load_checkpoint
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, notice, waiting
@@ -94,6 +94,7 @@ class Learner:
         self._publisher = streams.parameters.publisher(worker=spec.worker_id)
         self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec)
         self._saving = Background("checkpoint")
+        self._saved = False
         self._metrics = torch.zeros(len(self._algorithm.metric_names), device=self._device)
         self._pending = 0
         self._granted = 0
@@ -202,6 +203,11 @@ class Learner:
         self._flush(time.monotonic())
         self._save()
         self._saving.wait()
+        if not self._saved:
+            raise CheckpointError(
+                f"the last checkpoint of the run could not be written (the reason is above, and in "
+                f"{Path(self._spec.run_dir) / 'logs'}); what was learned since the one before is lost"
+            )
         self._streams.limiter.finish()
 
     # -- publication, metrics, checkpoints -------------------------------------------------------------------------
@@ -243,18 +249,19 @@ class Learner:
         rng = {"replay": self._batches.sampler_state().hex(), "learner": self._engine.noise_state.hex()}
 
         def write() -> None:
-            if self._checkpointer.save(tensors, policy, counters, rng, cut=cut) is not None:
+            self._saved = self._checkpointer.save(tensors, policy, counters, rng, cut=cut) is not None
+            if self._saved:
                 self._stats.add(Stat.CHECKPOINTS, 1.0)
 
         self._saving.run(write)
 
     def _dump(self, error: NonFiniteError, batch: Batch) -> NonFiniteError:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         path = Path(self._spec.run_dir) / NONFINITE_FILE
         tensors = {name: t.detach().to("cpu", copy=True) for name, t in self._engine.failure(batch).items()}
         try:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+            path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
             where = f"the batch and the state are in {path}"
         except OSError as problem:
             where = f"the batch could not be written to {path}: {problem.strerror}"
