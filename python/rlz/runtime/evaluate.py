@@ -46,8 +46,7 @@ def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = No
     from rlz.workers.evaluation import evaluation_seeds, play
 
     policy = rlz.load(run, checkpoint)
-    extra = {} if video is None else {"render_mode": "rgb_array"}
-    raw = policy.make_env(**extra)
+    raw = policy.make_env() if video is None else _make_for_video(policy)
     env = Environment(raw, policy.spec, "eval")
     try:
         with _recorder(video, raw) as frame:
@@ -84,6 +83,14 @@ def _check_video(path: Path) -> None:
             os.environ["MUJOCO_GL"] = "egl"
 
 
+def _make_for_video(policy: Any) -> Any:
+    try:
+        return policy.make_env(render_mode="rgb_array")
+    except EnvError as error:
+        policy.make_env().close()  # raises, and says why, where the environment itself is the problem
+        raise EnvError(NO_GL.format(reason=error)) from error
+
+
 @contextmanager
 def _recorder(video: Path | None, env: Any) -> Iterator[Frame | None]:
     if video is None:
@@ -101,7 +108,9 @@ def _recorder(video: Path | None, env: Any) -> Iterator[Frame | None]:
     if first is None:
         raise EnvError('the environment gives no frames: it does not support render_mode="rgb_array"')
     # Most codecs need an even number of pixels; the frames' own size is kept otherwise.
-    options: dict[str, Any] = {"macro_block_size": 2} if video.suffix.lower() != ".gif" else {}
+    options: dict[str, Any] = {"fps": fps, "macro_block_size": 2}
+    if video.suffix.lower() == ".gif":
+        options = {"duration": 1000 / fps}  # milliseconds per frame
     make: Any = imageio.get_writer
-    with make(video, fps=fps, **options) as writer:
+    with make(video, **options) as writer:
         yield writer.append_data

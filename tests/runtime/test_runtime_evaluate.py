@@ -1,0 +1,51 @@
+"""Videos of `rlz eval`: made where frames can be had, refused with the fix where not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import Run, config
+
+from rlz.errors import CheckpointError, EnvError, RlzError
+from rlz.runtime import evaluate as module
+from rlz.runtime.evaluate import evaluate
+from rlz.runtime.policy_files import PolicyFiles, write_best
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    run = Run(config(env_kwargs={"truncate_after": 4}), tmp_path)
+    parameters = np.zeros(run.streams.parameters.nbytes, np.uint8)
+    files = PolicyFiles.of(run.config, run.env_spec, parameters, version=1, env_steps=10, updates=0)
+    write_best(tmp_path / "checkpoints" / "best", files)
+    return tmp_path
+
+
+def test_a_video_has_every_frame(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    imageio = pytest.importorskip("imageio")
+    video = trained / "run.gif"
+    assert evaluate(trained, episodes=2, video=video) == 0
+    assert f"video: {video}" in capsys.readouterr().out
+    assert len(imageio.mimread(video)) == 10
+
+
+def test_without_a_gl_library_the_package_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fake_envs
+
+    def no_gl(self: object) -> None:
+        raise ImportError("libEGL.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(fake_envs.Counting, "render", no_gl)
+    with pytest.raises(EnvError, match=r"libEGL.so.1.*package libegl1 and set MUJOCO_GL=egl"):
+        evaluate(trained, video=trained / "run.gif")
+
+
+def test_without_a_writer_the_package_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RlzError, match=r"rlz\[video\]"):
+        evaluate(trained, video=trained / "run.mp4")
+
+
+def test_a_run_without_that_checkpoint_is_an_error(trained: Path) -> None:
+    with pytest.raises(CheckpointError, match="latest"):
+        evaluate(trained, checkpoint="latest")
