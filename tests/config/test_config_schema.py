@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,9 @@ def test_every_option_has_help_panel_and_expectation() -> None:
         assert field.description.endswith("."), name
         assert metadata(field)["panel"], name
         assert expects(field), name
+
+
+def test_infinite_arguments_survive_the_trip_to_a_worker_and_to_a_file() -> None:
+    config = RunConfig(env="A", env_kwargs={"healthy_z_range": [0.2, float("inf")]})
+    assert RunConfig.model_validate(json.loads(json.dumps(config.model_dump(mode="json")))) == config
+    assert RunConfig.from_toml(config.to_toml()) == config

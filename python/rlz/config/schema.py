@@ -90,7 +90,7 @@ class RunConfig(BaseModel):
     Steps are env steps over all samplers, times are in seconds. Field names are option names with underscores.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, ser_json_inf_nan="constants")
 
     algo: Literal["sac"] = option("sac", panel=Panel.PROBLEM, help="Algorithm.")
     env: str = option(

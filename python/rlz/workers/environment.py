@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlz.envs.actions import ActionMap
 from rlz.errors import EnvError, NonFiniteError
+from rlz.workers.environment_state import capture, restore
 
 if TYPE_CHECKING:
     import gymnasium
@@ -115,6 +116,14 @@ class Environment:
             raise NonFiniteError(f"{self._where('step')} gave {what}, which is not a finite float32 number")
         return value, *ends
 
+    def state(self) -> dict[str, Any] | None:
+        """State between two steps as JSON values, None where it cannot be had (`environment_state.py`)."""
+        return capture(self._env)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same environment; after `reset`."""
+        restore(self._env, state)
+
     def render(self) -> Any:
         """Return the current frame (with render_mode "rgb_array": uint8 [height, width, 3])."""
         return self._env.render()
@@ -139,8 +148,11 @@ class Environment:
         flat = obs if obs.ndim == 1 else obs.reshape(-1)
         if obs.dtype != self._dtype and (not self._float or obs.dtype.kind not in "fiub"):
             self._check_cast(call, flat)
-        into[:] = flat
-        if self._float and into.dot(self._zeros) != 0.0:
+        # Silent, and deaf to a user's np.seterr("raise"): the next lines say what is wrong, and where.
+        with np.errstate(all="ignore"):
+            into[:] = flat
+            finite = not self._float or into.dot(self._zeros) == 0.0
+        if not finite:
             bad = int(np.flatnonzero(~np.isfinite(into))[0])
             raise NonFiniteError(
                 f"{self._where(call)} gave an observation whose value number {bad} is {flat[bad]}: not a "

@@ -1,0 +1,231 @@
+"""A disk that is full while a checkpoint is written, and checkpoints that somebody has damaged."""
+
+import errno
+import importlib
+import json
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Rlz, serial
+
+from rlz.errors import CheckpointError
+from rlz.runtime.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
+from rlz.runtime.replay_files import read_rows
+
+
+@contextmanager
+def largest_file(nbytes: int) -> Iterator[None]:
+    """Let the kernel refuse to write more than so many bytes into any file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def events(run: Path) -> str:
+    return (run / "logs" / "events.log").read_text()
+
+
+def test_whichever_file_does_not_fit_the_run_goes_on(
+    rlz: Rlz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_torch: None
+) -> None:
+    write = Checkpointer._write
+    nbytes = resource.RLIM_INFINITY
+
+    def limited(self: Checkpointer, *arguments: Any) -> Path:
+        with largest_file(nbytes):
+            return write(self, *arguments)
+
+    monkeypatch.setattr(Checkpointer, "_write", limited)
+    assert rlz(*serial("Pendulum-v1", "--name", "whole")).status == 0
+    whole = tmp_path / "runs" / "whole"
+    files = [*(whole / "replay").rglob("*.safetensors"), *newest_checkpoint(whole).path.iterdir()]
+    assert len(files) == 5  # rows, learner, policy twice, state
+    for size in sorted({file.stat().st_size for file in files}):
+        nbytes = size - 1
+        assert rlz(*serial("Pendulum-v1", "--name", f"{size}")).status == 0  # the fake learner does not mind
+        run = tmp_path / "runs" / f"{size}"
+        assert "CHECKPOINT NOT WRITTEN at 60 env steps: File too large. The run goes on" in events(run)
+        assert not list((run / "checkpoints").iterdir())
+        assert not list(run.rglob(".tmp-*"))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], None]:
+    """Make the disk full for the saves (0, 1, ...) for which the given function says so."""
+
+    def fill(full: Callable[[int], bool]) -> None:
+        save, fsync, saves = Checkpointer.save, os.fsync, -1
+
+        def counted(self: Checkpointer, *arguments: Any, **options: Any) -> Path | None:
+            nonlocal saves
+            saves += 1
+            return save(self, *arguments, **options)
+
+        def failing(fd: int) -> None:
+            if full(saves):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            fsync(fd)
+
+        monkeypatch.setattr(Checkpointer, "save", counted)
+        monkeypatch.setattr("rlz.runtime.files.os.fsync", failing)
+
+    return fill
+
+
+OFTEN = ("--checkpoint-every", "0.01", "-n", "100", "--no-compile")
+
+
+def test_a_disk_that_is_full_for_a_while(
+    rlz: Rlz, tmp_path: Path, disk: Callable[[Callable[[int], bool]], None]
+) -> None:
+    disk(lambda save: save in (1, 2))
+    result = rlz(*serial("Pendulum-v1", *OFTEN))
+    assert result.status == 0, result.err
+    run = tmp_path / "runs" / "run"
+    assert events(run).count("CHECKPOINT NOT WRITTEN") == 2
+    assert "No space left on device. The run goes on; the previous checkpoints stay" in result.out
+    assert newest_checkpoint(run).env_steps == 100
+    assert not list(run.rglob(".tmp-*"))
+
+
+def test_a_disk_that_stays_full_fails_the_run_and_keeps_the_old_checkpoint(
+    rlz: Rlz, tmp_path: Path, disk: Callable[[Callable[[int], bool]], None]
+) -> None:
+    disk(lambda save: save > 0)
+    result = rlz(*serial("Pendulum-v1", *OFTEN))
+    assert result.status == 1
+    assert "error: learner: the last checkpoint of the run could not be written" in result.err
+    assert "Traceback" not in result.err
+    run = tmp_path / "runs" / "run"
+    assert 0 < newest_checkpoint(run).env_steps < 100
+    assert json.loads((run / "summary.json").read_text())["status"] == "failed"
+    assert not list(run.rglob(".tmp-*"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folder of a short run with two checkpoints or more."""
+    from rlz.config import RunConfig
+
+    folder = tmp_path_factory.mktemp("trained")
+    train = importlib.import_module("rlz.runtime.train").train
+    config = RunConfig.model_validate({
+        "env": "Pendulum-v1", "mode": "serial", "total_timesteps": 120, "learning_starts": 20, "eval_every": 0,
+        "hidden": [8], "batch_size": 8, "buffer_size": 1000, "compile": False, "checkpoint_every": 0.02,
+        "runs_dir": str(folder), "name": "run",
+    })  # fmt: skip
+    assert train(config, quiet=True) == 0
+    assert len(step_folders(folder / "run" / "checkpoints")) >= 2
+    return folder / "run"
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def change(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[3] ^= 0xFF
+    path.write_bytes(data)
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b'{"format": 1, "env_steps": tr')
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("learner.safetensors", cut_short, "learner.safetensors has "),
+        ("learner.safetensors", change, "cannot be read"),
+        ("learner.safetensors", Path.unlink, "cannot be read"),
+        ("state.json", garble, "state.json is broken"),
+        ("state.json", empty, "state.json is broken"),
+        ("state.json", Path.unlink, "is no checkpoint"),
+        ("state.json", lambda path: path.write_text("[]"), "checkpoint format list; this rlz reads format 1"),
+        ("state.json", lambda path: path.write_text('{"format": 9}'), "checkpoint format 9; this rlz reads format 1"),
+        ("state.json", lambda path: path.write_text('{"format": 1}'), "is broken: KeyError"),
+        ("policy.safetensors", Path.unlink, "lacks policy.safetensors"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
+    trained: Path, tmp_path: Path, name: str, damage: Callable[[Path], Any], words: str
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    *_, before, newest = step_folders(run / "checkpoints")
+    damage(newest / name)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(newest)
+    assert words in str(caught.value)
+    assert newest_checkpoint(run).path == before
+    for folder in step_folders(run / "checkpoints"):
+        (folder / "state.json").unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match="has no checkpoint that can be read"):
+        newest_checkpoint(run)
+
+
+@pytest.mark.parametrize(("damage", "words"), [(Path.unlink, "cannot be read"), (cut_short, "bytes, expected ")])
+def test_a_missing_or_short_file_of_rows_is_named(
+    trained: Path, tmp_path: Path, damage: Callable[[Path], Any], words: str
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    newest = step_folders(run / "checkpoints")[-1]
+    replay = load_checkpoint(newest).replay
+    assert replay is not None
+    file = run / replay.lanes[0][-1].path
+    damage(file)
+    with pytest.raises(CheckpointError, match=f"{file.name}.*{words}" if words.startswith("bytes") else words):
+        load_checkpoint(newest)
+
+
+def test_rows_of_the_right_size_that_are_garbage_are_named(trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    replay = load_checkpoint(step_folders(run / "checkpoints")[-1]).replay
+    assert replay is not None
+    change(run / replay.lanes[0][-1].path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        list(read_rows(run, replay.lanes[0], replay.stride))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("policy.safetensors", cut_short, "policy.safetensors cannot be read"),
+        ("policy.safetensors", empty, "policy.safetensors cannot be read"),
+        ("policy.safetensors", Path.unlink, "policy.safetensors cannot be read"),
+        ("policy.json", garble, "policy.json cannot be read"),
+        ("policy.json", Path.unlink, "has no checkpoint"),
+    ],
+)
+def test_a_damaged_policy_is_named(
+    rlz: Rlz, trained: Path, tmp_path: Path, name: str, damage: Callable[[Path], Any], words: str
+) -> None:
+    shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    damage(tmp_path / "run" / "checkpoints" / "latest" / name)
+    result = rlz("eval", "run", "--checkpoint", "latest")
+    assert result.status == 1
+    assert words in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("field", ["actor", "env_spec", "env", "version"])
+def test_a_policy_description_with_a_wrong_value_is_named(rlz: Rlz, trained: Path, tmp_path: Path, field: str) -> None:
+    shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    path = tmp_path / "run" / "checkpoints" / "latest" / "policy.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: None}))
+    result = rlz("eval", "run")
+    assert result.status == 1
+    assert "policy.json is broken: " in result.err
