@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rlz_core::memory::ReadWord;
+use rlz_core::memory::{PAGE, ReadWord};
 use rlz_core::parameters::ParameterStore;
 use rlz_core::policy::Rng;
 use rlz_core::schema::{Dtype, Field};
@@ -40,19 +40,29 @@ fn worker(id: u64) -> WorkerId {
     WorkerId::new(id).unwrap()
 }
 
+/// A started process; it goes when the test fails, too.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Start this binary as a publisher or subscriber.
-fn start(role: &str, id: u64, store: &ParameterStore, payload: &OwnedFd) -> Child {
+fn start(role: &str, id: u64, store: &ParameterStore, payload: &OwnedFd) -> Process {
     let payload = if role == "publisher" { store.payload().as_fd().as_raw_fd() } else { payload.as_raw_fd() };
     let control = store.control().as_fd().as_raw_fd();
-    Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(PARENT, format!("{} {control} {payload}", std::process::id()))
         .env(ID, id.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+        .spawn();
+    Process(child.unwrap())
 }
 
 /// Not a test by itself: what the started processes do.
@@ -70,6 +80,7 @@ fn child() {
     match role.as_str() {
         "publisher" => publish(&store, id),
         "copier" => copy(&store, id),
+        "careless" => copy_without_looking(&store),
         _ => lease(&store, id),
     }
 }
@@ -121,6 +132,36 @@ fn lease(store: &Arc<ParameterStore>, id: WorkerId) {
     }
 }
 
+/// What the protocol is for: a slot read without its stamp.
+fn copy_without_looking(store: &ParameterStore) {
+    let slot = store.payload().read_words(PAGE, WORDS).unwrap();
+    loop {
+        let words: Vec<u64> = slot.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let version = words[0] ^ 0x9e37_79b9_7f4a_7c15;
+        if words[0] != 0 && (0..WORDS).any(|index| words[index] != word(version, index)) {
+            std::process::exit(TORN);
+        }
+    }
+}
+
+/// Negative control: with these processes and this content, a reader that looks at no stamp does see torn versions.
+#[test]
+fn without_the_stamps_torn_versions_are_seen() {
+    if std::env::var(ROLE).is_ok() {
+        return;
+    }
+    let store = ParameterStore::create(&[Field::new("w", Dtype::U64, &[WORDS]).unwrap()], LEASES, 7).unwrap();
+    let payload = store.read_only_payload().unwrap();
+    let _publisher = start("publisher", 1, &store, &payload);
+    let mut careless = start("careless", 2, &store, &payload);
+    let limit = Instant::now() + Duration::from_secs(30);
+    while careless.0.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < limit, "no torn version was seen: this test finds nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(careless.0.wait().unwrap().code(), Some(TORN));
+}
+
 #[test]
 fn random_kills_leave_the_store_whole() {
     if std::env::var(ROLE).is_ok() {
@@ -145,9 +186,10 @@ fn random_kills_leave_the_store_whole() {
         assert!(version >= last, "the newest version went back");
         let victim = rng.below(3) as usize;
         let (role, id, process) = &mut processes[victim];
-        assert!(process.try_wait().unwrap().is_none(), "a {role} ended by itself: {:?}", process.wait());
-        process.kill().unwrap();
-        assert_eq!(process.wait().unwrap().signal(), Some(9), "a {role} was faster: torn content has status {TORN}");
+        let status = process.0.try_wait().unwrap();
+        assert!(status.is_none(), "a {role} ended by itself ({TORN} says torn content): {status:?}");
+        process.0.kill().unwrap();
+        assert_eq!(process.0.wait().unwrap().signal(), Some(9), "a {role} ended by itself");
         store.reap(worker(*id));
         kills += 1;
         if *role == "publisher" {
@@ -163,10 +205,10 @@ fn random_kills_leave_the_store_whole() {
         assert!(Instant::now() < limit, "the publisher is stuck at version {}", store.version());
         std::thread::sleep(Duration::from_millis(5));
     }
-    for (_, id, mut process) in processes {
-        assert!(process.try_wait().unwrap().is_none());
-        process.kill().unwrap();
-        process.wait().unwrap();
+    for (role, id, mut process) in processes {
+        let status = process.0.try_wait().unwrap();
+        assert!(status.is_none(), "a {role} ended by itself ({TORN} says torn content): {status:?}");
+        drop(process);
         store.reap(worker(id));
     }
     assert_eq!(store.lease_holders(), [0_u64; 0], "lease cells leaked");
