@@ -17,6 +17,7 @@ from rlz.config import RunConfig
 from rlz.errors import EnvError, SharedMemoryError
 from rlz.runtime.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
+from rlz.runtime.resume import resume
 from rlz.runtime.train import train
 
 PROGRAM = Path(__file__).parent / "run_fake.py"
@@ -232,6 +233,16 @@ def test_the_death_of_the_learner_ends_the_run(
     assert expected in training.text()
     assert hidden not in training.text()
     training.assert_nothing_is_left()
+    if mode == "kill":
+        # Its last checkpoint is old, but the rows outlived it: the run can go on without losing one.
+        assert newest_checkpoint(training.run_dir).updates == 10
+        monkeypatch.delenv("RLZ_FAKE_LEARNER")
+        modules = {**MODULES, "learner": "fake_learner"}
+        assert resume(training.run_dir, {"total_timesteps": 200}, quiet=True, modules=modules) == 0
+        resumed = newest_checkpoint(training.run_dir)
+        assert (resumed.env_steps, resumed.updates) == (200, 150)
+        assert resumed.replay is not None
+        assert sum(resumed.replay.committed) == 200
 
 
 def test_one_signal_writes_a_checkpoint_and_stops(start: Start) -> None:

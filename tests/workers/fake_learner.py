@@ -26,7 +26,7 @@ class Learner:
         self.parameters = np.zeros(streams.parameters.nbytes, np.uint8)
         self.checkpointer = Checkpointer(Path(spec.run_dir), streams, spec.run_config(), spec.environment())
         self.mode = os.environ.get("RLZ_FAKE_LEARNER", "")
-        self.count = 0
+        self.count = streams.limiter.updates
 
     def start(self) -> None:
         self.publisher = self.streams.parameters.publisher(worker=self.spec.worker_id)
@@ -67,6 +67,8 @@ class Learner:
         limiter.complete_updates(1)
         self.stats.add(Stat.UPDATES, 1)
         self.publish()
+        if self.count == 10:
+            self.save()
         return True
 
     def save(self) -> None:

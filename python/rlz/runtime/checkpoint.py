@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlz._native import FLAG_TERMINATED, FLAG_TRUNCATED
 from rlz.errors import CheckpointError
 from rlz.runtime.files import new_folder, point_to, write_file
 from rlz.runtime.policy_files import TENSORS, PolicyFiles, check_finite
@@ -46,11 +47,24 @@ _CUT_TRIES = 1000
 
 
 class Cut(NamedTuple):
-    """Where a run was at one moment: env steps, updates, rows committed to each lane."""
+    """One moment of a run: env steps, updates, rows committed to each lane, states of workers (serial mode)."""
 
     env_steps: int
     updates: int
     committed: list[int]
+    workers: dict[str, Any]
+
+
+_states: dict[str, Callable[[], Any]] = {}
+
+
+def save_states(states: Mapping[str, Callable[[], Any]]) -> None:
+    """From now on, put these states (JSON values, by worker) into every checkpoint that this process writes.
+
+    Serial mode hands in its samplers, which are between two steps whenever the learner takes a cut.
+    """
+    _states.clear()
+    _states.update(states)
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,7 @@ class Checkpoint:
     path : its folder.
     env_steps, updates : counters of the run at the cut.
     counters, rng, extra : as they were given to `Checkpointer.save`.
+    workers : states of the samplers by name (serial mode), else empty.
     learner : the learner's tensors by name.
     replay : where the rows are; None when they were not saved.
     """
@@ -72,6 +87,7 @@ class Checkpoint:
     counters: dict[str, Any]
     rng: dict[str, str]
     extra: dict[str, Any]
+    workers: dict[str, Any]
     learner: dict[str, NDArray[Any]]
     replay: SavedReplay | None
 
@@ -80,11 +96,18 @@ class Checkpoint:
         """Run folder that it belongs to."""
         return self.path.parent.parent
 
-    def restore_replay(self, replay: "Replay", *, worker: int) -> int:
+    def restore_replay(self, replay: "Replay", *, worker: int, open_episodes: bool = False) -> int:
         """Append the saved rows to an empty buffer whose lanes nobody owns; returns how many.
 
         With the same number of lanes each lane gets its own rows back; with another number they are spread over the
         lanes in order of age, newest last everywhere.
+
+        Parameters
+        ----------
+        replay : the buffer of the resumed run.
+        worker : id to write with.
+        open_episodes : the environments go on where they were; otherwise the newest row of each lane is marked as
+            truncated, because its episode ends there.
 
         Raises
         ------
@@ -100,7 +123,9 @@ class Checkpoint:
         count = 0
         same = len(saved.lanes) == replay.lanes
         for index, files in enumerate(saved.lanes):
-            for rows, meta in read_rows(self.run_dir, files, saved.stride):
+            for number, (rows, meta) in enumerate(read_rows(self.run_dir, files, saved.stride), 1):
+                if number == len(files) and len(meta) and not open_episodes:
+                    meta = _cut_off(meta)
                 targets = [index] if same else range(replay.lanes)
                 for part, lane in enumerate(targets):
                     step = len(targets)
@@ -109,6 +134,14 @@ class Checkpoint:
                         replay.restore_rows(lane, *chosen, worker=worker)
                 count += len(rows)
         return count
+
+
+def _cut_off(meta: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mark the last row as truncated unless its episode ends there anyway."""
+    meta = meta.copy()
+    if not int(meta[-1]) & (FLAG_TERMINATED | FLAG_TRUNCATED):
+        meta[-1] |= np.uint64(FLAG_TRUNCATED)
+    return meta
 
 
 class Checkpointer:
@@ -161,7 +194,7 @@ class Checkpointer:
         """
         tensors = {name: as_array(value) for name, value in learner_state.items()}
         check_finite(tensors, "learner")
-        env_steps, updates, committed = self.cut() if cut is None else cut
+        env_steps, updates, committed, workers = self.cut() if cut is None else cut
         mark = (env_steps, updates, tuple(committed))
         if self._last is not None and self._last[0] == mark and self._last[1].is_dir():
             return self._last[1]
@@ -177,6 +210,7 @@ class Checkpointer:
             "counters": dict(counters),
             "rng": dict(rng),
             "extra": dict(extra or {}),
+            "workers": workers,
         }
         try:
             path = self._write(tensors, files, state, committed)
@@ -200,7 +234,8 @@ class Checkpointer:
             committed = replay.committed()
             if limiter.lane_steps() == before:
                 break
-        return Cut(limiter.env_steps, limiter.updates, committed)
+        workers = {name: state() for name, state in _states.items()}
+        return Cut(limiter.env_steps, limiter.updates, committed, workers)
 
     def _write(
         self, tensors: dict[str, NDArray[Any]], files: PolicyFiles, state: dict[str, Any], committed: list[int]
@@ -286,6 +321,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             counters=state["counters"],
             rng=state["rng"],
             extra=state["extra"],
+            workers=state["workers"],
             learner=learner,
             replay=saved,
         )

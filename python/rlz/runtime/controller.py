@@ -24,6 +24,7 @@ from rlz.runtime.signals import StopSignals
 from rlz.tracking import WorkerInfo
 from rlz.transport.stats import Stat
 from rlz.workers.base import WorkerSpec
+from rlz.workers.execution.threads import learner_environment
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -208,7 +209,7 @@ class Controller:
             sys_path=tuple(sys.path),
             resume=None if self.resume is None else str(self.resume),
         )
-        environment = {} if node.role == "learner" else single_threaded()
+        environment = learner_environment() if node.role == "learner" else single_threaded()
         log = self.run_dir.logs / f"{node.name}.log"
         process = WorkerProcess(node, spec, self.modules[node.role], log, environment)
         slot.process, slot.pid = process, process.pid

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rlz.config import RunConfig
 
 
+STARTS = "starts"
+"""File with the number of times that the run was started: each start has its own random streams."""
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """Paths of one run.
@@ -21,10 +25,12 @@ class RunDirectory:
     ----------
     path : the run folder (absolute).
     lock : open while the run lives; tells `rlz runs` that it is running, and a second controller to keep out.
+    starts : how often the run was started before: 0 for a fresh one.
     """
 
     path: Path
     lock: IO[bytes]
+    starts: int = 0
 
     @property
     def config(self) -> Path:
@@ -111,7 +117,14 @@ def open_run_directory(path: Path) -> RunDirectory:
     path = path.expanduser().absolute()
     if not (path / "config.toml").is_file():
         raise CheckpointError(f"{path} is no run: it has no config.toml. `rlz runs` lists the runs")
-    return RunDirectory(path, _lock(path))
+    lock = _lock(path)
+    try:
+        starts = int((path / STARTS).read_text()) if (path / STARTS).exists() else 1
+        replace_file(path / STARTS, f"{starts + 1}\n".encode())
+    except (OSError, ValueError) as error:
+        lock.close()
+        raise CheckpointError(f"{path / STARTS} cannot be used: {error}") from error
+    return RunDirectory(path, lock, starts)
 
 
 def _lock(path: Path) -> IO[bytes]:

@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rlz._native import RUNNING
+from rlz.runtime.checkpoint import load_checkpoint, save_states
 from rlz.runtime.controller import Outcome, RunTracker
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.run_directory import RunDirectory
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
+    from rlz.workers.sampler import Sampler
 
 
 class SerialRun:
@@ -71,6 +73,7 @@ class SerialRun:
             return Outcome("failed", "\n".join(line for line in lines if line))
         finally:
             notices_to(None)
+            save_states({})
         limiter = self._streams.limiter
         return Outcome("completed" if limiter.env_steps >= limiter.total_timesteps else "stopped")
 
@@ -82,7 +85,14 @@ class SerialRun:
         for name, worker in workers.items():
             self._current = name
             worker.start()
+        if self._resume is not None:
+            for name, state in load_checkpoint(self._resume).workers.items():
+                self._current = name
+                cast("Sampler", workers[name]).restore(state)
+        save_states({name: cast("Sampler", workers[name]).state for name in samplers})
         while samplers:
+            # First, because a checkpoint may have been taken with updates still to do.
+            self._learn(learner)
             before = self._streams.limiter.env_steps
             samplers = [name for name in samplers if self._step(name, workers[name])]
             self._learn(learner)

@@ -4,10 +4,12 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rlz.runtime.graph import MODULES, stats_slots
+from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.memory import check_memory
 from rlz.runtime.run_directory import RunDirectory, create_run_directory
 from rlz.runtime.signals import StopSignals
@@ -15,7 +17,9 @@ from rlz.runtime.signals import StopSignals
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
+    from rlz.runtime.checkpoint import Checkpoint
     from rlz.runtime.controller import Outcome
+    from rlz.tracking import Tracker
     from rlz.transport import Streams
 
 AT_ONCE_S = 0.4
@@ -47,61 +51,94 @@ def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str
     notes: list[str] = []
     env_spec = envs.inspect_env(config, on_note=notes.append)
     check_memory(config, env_spec)
-    old_umask = os.umask(0o077)
-    try:
+    with private_files():
         run_dir = create_run_directory(config)
         try:
-            return _train(config, env_spec, run_dir, notes, quiet=quiet, modules=modules)
+            return launch(Launch(config, env_spec, run_dir, notes, quiet=quiet, modules=modules))
         finally:
             run_dir.close()
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Make every new file and folder readable for this user only."""
+    old = os.umask(0o077)
+    try:
+        yield
     finally:
-        os.umask(old_umask)
+        os.umask(old)
 
 
-def _train(
-    config: "RunConfig",
-    env_spec: "EnvSpec",
-    run_dir: RunDirectory,
-    notes: list[str],
-    *,
-    quiet: bool,
-    modules: Mapping[str, str],
-) -> int:
+@dataclass(frozen=True)
+class Launch:
+    """A run that is about to start.
+
+    Attributes
+    ----------
+    config, env_spec, run_dir : of the run.
+    notes : to be shown once there is a display.
+    resume : checkpoint to go on from.
+    quiet, modules : as in `train`.
+    """
+
+    config: "RunConfig"
+    env_spec: "EnvSpec"
+    run_dir: RunDirectory
+    notes: list[str]
+    resume: "Checkpoint | None" = None
+    quiet: bool = False
+    modules: Mapping[str, str] = field(default_factory=lambda: MODULES)
+
+
+def launch(job: Launch) -> int:
+    """Allocate the streams, run, and return the exit status."""
     from rlz.transport import Streams
 
-    streams = Streams.create(config, env_spec, slots=stats_slots(config), run_id=secrets.randbits(63))
+    config, resume = job.config, job.resume
+    streams = Streams.create(
+        config,
+        job.env_spec,
+        slots=stats_slots(config),
+        run_id=secrets.randbits(63),
+        env_steps=0 if resume is None else resume.env_steps,
+        updates=0 if resume is None else resume.updates,
+    )
     try:
-        job = _serial if config.mode == "serial" else _processes
-        outcome, status = job(config, env_spec, run_dir, streams, notes, quiet, modules)
+        if resume is not None:
+            open_episodes = config.mode == "serial" and bool(resume.workers)
+            resume.restore_replay(streams.replay, worker=CONTROLLER_ID, open_episodes=open_episodes)
+        outcome, status = _serial(job, streams) if config.mode == "serial" else _processes(job, streams)
     finally:
         streams.close()
     if outcome.error:
-        print(f"error: {outcome.error}\nlogs: {run_dir.logs}", file=sys.stderr, flush=True)
+        print(f"error: {outcome.error}\nlogs: {job.run_dir.logs}", file=sys.stderr, flush=True)
     return status
 
 
-def _processes(
-    config: "RunConfig",
-    env_spec: "EnvSpec",
-    run_dir: RunDirectory,
-    streams: "Streams",
-    notes: list[str],
-    quiet: bool,
-    modules: Mapping[str, str],
-) -> "tuple[Outcome, int]":
+def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
     from rlz.runtime.controller import Controller
     from rlz.tracking import Tracker
 
     with StopSignals() as signals:
-        controller = Controller(config, env_spec, run_dir, streams, modules=modules)
+        controller = Controller(
+            job.config,
+            job.env_spec,
+            job.run_dir,
+            streams,
+            generation=job.run_dir.starts,
+            resume=None if job.resume is None else job.resume.path,
+            modules=job.modules,
+        )
         tracker: Tracker | None = None
         try:
             # The workers load while the tracker opens its files.
             controller.start()
-            tracker = Tracker(run_dir.path, config, streams, controller.workers, quiet=quiet)
-            for note in notes:
+            tracker = Tracker(job.run_dir.path, job.config, streams, controller.workers, quiet=job.quiet)
+            for note in job.notes:
                 tracker.note(note)
             outcome = controller.run(tracker, signals)
+            if controller.learner_died and job.config.save_replay and signals.count < 2:
+                _salvage(job, streams, tracker)
             if signals.count < 2:
                 tracker.finish(outcome.status)
         finally:
@@ -111,15 +148,18 @@ def _processes(
         return outcome, _exit_status(outcome, signals)
 
 
-def _serial(
-    config: "RunConfig",
-    env_spec: "EnvSpec",
-    run_dir: RunDirectory,
-    streams: "Streams",
-    notes: list[str],
-    quiet: bool,
-    modules: Mapping[str, str],
-) -> "tuple[Outcome, int]":
+def _salvage(job: Launch, streams: "Streams", tracker: "Tracker") -> None:
+    from rlz.runtime.salvage import save_replay
+
+    try:
+        rows = save_replay(job.run_dir.path, streams)
+    except OSError as error:
+        tracker.note(f"the replay buffer could not be saved: {error.strerror or error}")
+    else:
+        tracker.note(f"the learner is gone; the {rows:,} rows of the replay buffer are saved for a resumed run")
+
+
+def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
     from rlz.runtime.files import remove_temporary
     from rlz.runtime.serial import SerialRun
     from rlz.tracking import Tracker
@@ -130,16 +170,24 @@ def _serial(
         os._exit(signals.exit_status)
 
     with StopSignals(now) as signals:
-        run = SerialRun(config, env_spec, run_dir, streams, modules=modules)
-        tracker = Tracker(run_dir.path, config, streams, run.workers, quiet=quiet)
+        run = SerialRun(
+            job.config,
+            job.env_spec,
+            job.run_dir,
+            streams,
+            generation=job.run_dir.starts,
+            resume=None if job.resume is None else job.resume.path,
+            modules=job.modules,
+        )
+        tracker = Tracker(job.run_dir.path, job.config, streams, run.workers, quiet=job.quiet)
         try:
-            for note in notes:
+            for note in job.notes:
                 tracker.note(note)
             outcome = run.run(tracker, signals)
             tracker.finish(outcome.status)
         finally:
             tracker.close()
-            remove_temporary(run_dir.checkpoints)
+            remove_temporary(job.run_dir.checkpoints)
         return outcome, _exit_status(outcome, signals)
 
 

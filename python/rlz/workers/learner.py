@@ -67,9 +67,9 @@ class Learner:
         network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
         initial = self._algorithm.init(network)
         self._state = type(initial)(*(tensor.to(self._device) for tensor in initial))
-        if spec.resume is not None:
-            saved = load_checkpoint(Path(spec.resume)).learner
-            self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.items()})
+        saved = None if spec.resume is None else load_checkpoint(Path(spec.resume))
+        if saved is not None:
+            self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.learner.items()})
         decoder = Decoder(streams.replay.fields)
         stride = streams.replay.stride
         rows = stream(config.seed, Role.REPLAY, worker=spec.index, incarnation=spec.incarnation)
@@ -91,6 +91,9 @@ class Learner:
             plan=EnginePlan(compile=config.compile, threads=config.threads, fixed=serial),
             log=notice,
         )
+        if saved is not None:
+            self._batches.restore_sampler(bytes.fromhex(saved.rng["replay"]))
+            self._engine.noise_state = bytes.fromhex(saved.rng["learner"])
         self._publisher = streams.parameters.publisher(worker=spec.worker_id)
         self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec)
         self._saving = Background("checkpoint")

@@ -116,6 +116,28 @@ class Sampler:
         for env in self._envs:
             env.close()
 
+    def state(self) -> dict[str, Any]:
+        """Everything between two steps, as JSON values; an environment whose state cannot be had is None."""
+        return {
+            "policy": self._policy.state.hex(),
+            "environments": [env.state() for env in self._envs],
+            "obs": [obs.tobytes().hex() for obs in self._obs],
+            "flags": list(self._flags),
+            "returns": [value.hex() for value in self._returns],
+            "lengths": list(self._lengths),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a sampler with the same environments; after `start`."""
+        self._policy.state = bytes.fromhex(state["policy"])
+        for i, environment in enumerate(state["environments"]):
+            if environment is not None:
+                self._envs[i].restore(environment)
+                self._obs[i] = np.frombuffer(bytes.fromhex(state["obs"][i]), self._obs.dtype)
+                self._flags[i] = state["flags"][i]
+                self._returns[i] = float.fromhex(state["returns"][i])
+                self._lengths[i] = state["lengths"][i]
+
     def _transition(self, i: int, ticket: int, version: int) -> None:
         lane = self._lanes[i]
         row = self._rows[i]

@@ -135,6 +135,11 @@ class Batches:
         with self._lock:
             return self._sampler.state
 
+    def restore_sampler(self, state: bytes) -> None:
+        """Go on with a random stream from `sampler_state`; before the first batch."""
+        with self._lock:
+            self._sampler.state = state
+
     def close(self) -> None:
         """End the thread."""
         if self._thread is not None and self._thread.ident is not None:

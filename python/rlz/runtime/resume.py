@@ -1,0 +1,110 @@
+"""Going on with a run from its newest checkpoint, in the same run folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlz.errors import CheckpointError, ConfigError
+from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint
+from rlz.runtime.files import remove_temporary, replace_file
+from rlz.runtime.graph import MODULES
+from rlz.runtime.memory import check_memory
+from rlz.runtime.policy_files import read_description
+from rlz.runtime.run_directory import RunDirectory, open_run_directory
+from rlz.runtime.salvage import with_salvaged_rows
+from rlz.runtime.train import Launch, launch, private_files
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+FIXED = (
+    *("algo", "env", "env_kwargs", "wrapper", "obs_dtype", "seed", "gamma", "replay_ratio", "learning_starts"),
+    *("hidden", "activation", "layer_norm", "n_critics", "runs_dir", "name"),
+)
+"""Options that a resumed run cannot change: they are part of what was learned, or say which run it is."""
+
+
+def resume(
+    run: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    quiet: bool = False,
+    modules: Mapping[str, str] = MODULES,
+) -> int:
+    """Go on with a run and return its exit status, as `train` does.
+
+    Counters, networks, optimisers, schedules, replay buffer and random streams go on. The environments of asynchronous
+    runs start new episodes; those that were open at the checkpoint are marked as truncated in the buffer.
+
+    Parameters
+    ----------
+    run : run folder.
+    overrides : options by name that differ now, for instance {"total_timesteps": 200_000} (the new total).
+
+    Raises
+    ------
+    CheckpointError
+        No such run, no checkpoint that can be read, the run is running, or its spaces are others now.
+    ConfigError
+        An option cannot be changed, or no env steps are left to do.
+    """
+    from rlz import envs
+
+    with private_files():
+        run_dir = open_run_directory(Path(run))
+        try:
+            checkpoint = with_salvaged_rows(newest_checkpoint(run_dir.path))
+            config = resumed_config(run_dir, overrides or {})
+            if config.total_timesteps <= checkpoint.env_steps:
+                raise ConfigError(
+                    f"{run_dir.path} has done {checkpoint.env_steps:,} of {config.total_timesteps:,} env steps. Give a "
+                    f"larger total, such as --total-timesteps {2 * checkpoint.env_steps}"
+                )
+            notes: list[str] = []
+            env_spec = envs.inspect_env(config, on_note=notes.append)
+            _check_spaces(checkpoint, env_spec)
+            check_memory(config, env_spec)
+            remove_temporary(run_dir.checkpoints)
+            replace_file(run_dir.config, config.to_toml().encode())
+            notes += _announcement(config, checkpoint)
+            return launch(Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules))
+        finally:
+            run_dir.close()
+
+
+def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunConfig":
+    """Return the run's configuration with the changes; ConfigError shows both sides of one that is refused."""
+    from rlz.config import RunConfig
+
+    old = RunConfig.from_toml(run_dir.config)
+    new = RunConfig.model_validate({**old.model_dump(), **overrides})
+    for name in FIXED:
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            option = name.replace("_", "-")
+            raise ConfigError(
+                f"--{option} {after}: the run was trained with {before}, and a resumed run cannot change that. "
+                "Leave it out, or start a new run"
+            )
+    return new
+
+
+def _check_spaces(checkpoint: Checkpoint, env_spec: "EnvSpec") -> None:
+    description = read_description(checkpoint.path)
+    saved = None if description is None else description.get("env_spec")
+    now = env_spec.to_json()
+    if saved != now:
+        raise CheckpointError(
+            f"the environment has changed since {checkpoint.path} was written.\nthen: {saved}\nnow:  {now}"
+        )
+
+
+def _announcement(config: "RunConfig", checkpoint: Checkpoint) -> list[str]:
+    notes = [f"resumed from {checkpoint.path.name}: {checkpoint.env_steps:,} env steps, {checkpoint.updates:,} updates"]
+    states = [state for worker in checkpoint.workers.values() for state in worker["environments"]]
+    if config.mode != "serial" or not states or None in states:
+        notes.append("not restored: the environments' states. Episodes that were open count as truncated")
+    if checkpoint.replay is None:
+        notes.append("NOT RESTORED: the replay buffer, which was not saved (--no-save-replay). It fills up again")
+    return notes

@@ -1,0 +1,109 @@
+"""Going on with a run: N + N steps are 2N steps, and what cannot go on is refused with both sides."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlz.config import RunConfig
+from rlz.errors import CheckpointError, ConfigError
+from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.runtime.graph import MODULES
+from rlz.runtime.resume import resume
+from rlz.runtime.train import train
+
+FAKE = {**MODULES, "learner": "fake_learner"}
+
+
+def run(folder: Path, name: str, steps: int, modules: Any = FAKE, **values: Any) -> Path:
+    defaults: dict[str, Any] = {
+        "env": "fake_envs:Counting-v0",
+        "env_kwargs": {"truncate_after": 20},
+        "mode": "serial",
+        "total_timesteps": steps,
+        "learning_starts": 50,
+        "batch_size": 16,
+        "buffer_size": 150,
+        "hidden": (8,),
+        "eval_every": 0,
+        "device": "cpu",
+        "compile": False,
+        "runs_dir": str(folder),
+        "name": name,
+    }
+    assert train(RunConfig(**{**defaults, **values}), quiet=True, modules=modules) == 0
+    return folder / name
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", "Ant-v4"])
+def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str) -> None:
+    values: dict[str, Any] = {"modules": MODULES, "env": env, "env_kwargs": {}, "num_envs": 2}
+    whole = newest_checkpoint(run(tmp_path, "whole", 240, **values))
+    parts = run(tmp_path, "parts", 120, **values)
+    assert resume(parts, {"total_timesteps": 240}, quiet=True) == 0
+    resumed = newest_checkpoint(parts)
+    assert (resumed.env_steps, resumed.updates) == (whole.env_steps, whole.updates) == (240, 190)
+    assert resumed.learner.keys() == whole.learner.keys()
+    for name, tensor in whole.learner.items():
+        assert tensor.tobytes() == resumed.learner[name].tobytes(), name
+    assert resumed.rng == whole.rng
+    assert resumed.workers == whole.workers
+
+
+def test_counters_and_files_go_on(tmp_path: Path) -> None:
+    path = run(tmp_path, "run", 200, eval_every=100, eval_episodes=1)
+    before = (path / "metrics.jsonl").read_text()
+    assert resume(path, {"total_timesteps": 330}, quiet=True, modules=FAKE) == 0
+    checkpoint = newest_checkpoint(path)
+    assert (checkpoint.env_steps, checkpoint.updates) == (330, 280)
+    assert RunConfig.from_toml(path / "config.toml").total_timesteps == 330
+    assert json.loads((path / "summary.json").read_text())["env_steps"] == 330
+    assert (path / "metrics.jsonl").read_text().startswith(before)
+    steps = [line.split(",")[0] for line in (path / "evaluations.csv").read_text().splitlines()]
+    assert steps == ["env_steps", "100", "200", "300", "330"]
+
+
+def test_workers_of_a_resumed_run_go_on_and_their_number_may_change(tmp_path: Path) -> None:
+    path = run(tmp_path, "run", 200)
+    overrides = {"total_timesteps": 400, "mode": "async", "samplers": 2, "num_envs": 3}
+    assert resume(path, overrides, quiet=True, modules=FAKE) == 0
+    checkpoint = newest_checkpoint(path)
+    assert (checkpoint.env_steps, checkpoint.updates) == (400, 350)
+    assert checkpoint.replay is not None
+    assert sum(checkpoint.replay.committed) == 150 + 200
+
+
+def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
+    path = run(tmp_path, "run", 100)
+    with pytest.raises(ConfigError, match=r"done 100 of 100 env steps.*--total-timesteps 200"):
+        resume(path, quiet=True, modules=FAKE)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        ({"gamma": 0.9}, r"--gamma 0.9: the run was trained with 0.99"),
+        ({"hidden": (9,)}, r"--hidden \(9,\): the run was trained with \(8,\)"),
+        ({"env": "Pendulum-v1"}, r"--env Pendulum-v1: the run was trained with fake_envs:Counting-v0"),
+    ],
+)
+def test_what_was_learned_cannot_change(tmp_path: Path, overrides: dict[str, Any], text: str) -> None:
+    path = run(tmp_path, "run", 60)
+    with pytest.raises(ConfigError, match=text):
+        resume(path, {"total_timesteps": 400, **overrides}, quiet=True, modules=FAKE)
+
+
+def test_an_environment_with_other_spaces_is_refused(tmp_path: Path) -> None:
+    path = run(tmp_path, "run", 60)
+    description = next(path.glob("checkpoints/step-*/policy.json"))
+    value = json.loads(description.read_text())
+    value["env_spec"]["obs_shape"] = [4]
+    description.write_text(json.dumps(value))
+    with pytest.raises(CheckpointError, match=r"then: .*'obs_shape': \[4\](.|\n)*now: .*'obs_shape': \[3\]"):
+        resume(path, {"total_timesteps": 400}, quiet=True, modules=FAKE)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is no run"):
+        resume(tmp_path)
