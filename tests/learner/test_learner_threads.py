@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from rlz.config import RunConfig
 from rlz.workers.execution import threads
 from rlz.workers.execution.threads import ThreadTuner, candidates, learner_environment
 
@@ -110,7 +109,6 @@ def test_candidates() -> None:
 def test_environment_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    config = RunConfig(env="Ant-v4")
-    assert learner_environment(config) == {"GOMP_SPINCOUNT": threads.SPIN_COUNT}
+    assert learner_environment() == {"GOMP_SPINCOUNT": threads.SPIN_COUNT}
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert learner_environment(config) == {}
+    assert learner_environment() == {}

@@ -70,8 +70,10 @@ def compile_update(job: Job, library: Path) -> None:
             torch._inductor.aoti_compile_and_package(
                 program,
                 package_path=str(made),
-                # One library for every number of threads: torch.set_num_threads holds at each call.
-                inductor_configs={"cpp.dynamic_threads": True},
+                # One library for every number of threads: torch.set_num_threads holds at each call. Without "threads"
+                # above 1 the compiler (torch 2.15) leaves out the `omp single` around scalar code inside a parallel
+                # region: every thread then runs it, and step counter and temperature are updated twice.
+                inductor_configs={"cpp.dynamic_threads": True, "cpp.threads": max(2, os.cpu_count() or 2)},
             )
             made.replace(library)
 

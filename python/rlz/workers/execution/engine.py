@@ -99,8 +99,12 @@ class Engine:
 
     @property
     def noise_state(self) -> bytes:
-        """State of the noise's random stream."""
+        """State of the noise's random stream; can be set."""
         return bytes(self._generator.get_state().numpy())
+
+    @noise_state.setter
+    def noise_state(self, state: bytes) -> None:
+        self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
     def start(self) -> None:
         """Begin to compile, beside everything else."""
@@ -168,9 +172,15 @@ class Engine:
     def _try_compiled(self, compilation: Compilation, batch: Batch) -> str | None:
         try:
             compiled = compilation.load()
-            reason = disagreement(self._eager, compiled, self._state, batch, self._noise, self._learning_rate)
+            reason = None
+            for threads in (self._tuner.most, 1):
+                torch.set_num_threads(threads)
+                reason = reason or disagreement(
+                    self._eager, compiled, self._state, batch, self._noise, self._learning_rate
+                )
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        torch.set_num_threads(self._tuner.threads)
         if reason is not None:
             compilation.discard()
             return reason

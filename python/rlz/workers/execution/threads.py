@@ -12,10 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from statistics import median
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rlz.config import RunConfig
 
 SPIN_COUNT = "10000"
 """Turns that a waiting OpenMP thread spins before it sleeps (GNU OpenMP; chosen by benches/learner_update.py)."""
@@ -36,7 +32,7 @@ PAUSE_S = 20.0
 LONGEST_PAUSE_S = 320.0
 
 
-def learner_environment(config: RunConfig) -> dict[str, str]:
+def learner_environment() -> dict[str, str]:
     """Variables of a learner process that torch's OpenMP reads when it loads; what the user has set is kept."""
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return {}
@@ -84,6 +80,11 @@ class ThreadTuner:
         self._pause = PAUSE_S
         self._reference = float("inf")
         self._begin()
+
+    @property
+    def most(self) -> int:
+        """Largest number that it may choose."""
+        return self._numbers[-1]
 
     def restart(self) -> None:
         """Measure again soon, because the executor changed."""
