@@ -8,6 +8,7 @@ import typer
 
 from rlz.cli.options import given, run_parameters
 from rlz.config import algorithms, resolve_with_origins
+from rlz.errors import CheckpointError, UsageError
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -17,21 +18,32 @@ EPILOG = """[bold]Examples[/bold]
   rlz train sac --env my_pkg:MyEnv-v0 --env-kwargs speed=2 --wrapper my_pkg:Scaled
   rlz train sac --env Ant-v4 --mode serial --eval-every 0
   rlz train sac --env Ant-v4 --print-config > ant.toml
-  rlz train --config ant.toml --seed 3"""
+  rlz train --config ant.toml --seed 3
+  rlz train --resume runs/NAME --total-timesteps 2000000"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-def train(algo: str | None, config: Path | None, print_config: bool, **options: Any) -> int:
+def train(algo: str | None, config: Path | None, resume: Path | None, print_config: bool, **options: Any) -> int:
     """Train an agent, and keep everything about the run in its folder.
 
     Values are taken from: defaults, the preset of the environment, --config, options; the last one wins.
     Ctrl-C once writes a checkpoint and stops, twice stops now.
     """
+    if resume is not None:
+        if config is not None:
+            raise UsageError("--resume takes the configuration of its run: leave out --config.")
+        config = resume / "config.toml"
+        if not config.is_file():
+            raise CheckpointError(f"{resume} is no run: it has no config.toml. `rlz runs` lists the runs.")
     resolved = resolve_with_origins(algo, None, given(options), config)
     if print_config:
         typer.echo(resolved.render(), nl=False)
         return 0
+    if resume is not None:
+        from rlz.runtime.resume import resume as go_on
+
+        return go_on(resume, resolved.config.model_dump())
     from rlz.runtime.train import train as run
 
     return run(resolved.config)
@@ -55,9 +67,18 @@ _OWN: dict[str, Any] = {
             show_default=False,
         ),
     ],
+    "resume": Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder to go on with, from its newest checkpoint; --total-timesteps is the new total. "
+            r"[dim]\[default: none][/dim]",
+            metavar="RUN",
+            show_default=False,
+        ),
+    ],
     "print_config": Annotated[bool, typer.Option("--print-config", help="Show every value and its origin, and exit.")],
 }
-_DEFAULTS = {"algo": None, "config": None, "print_config": False}
+_DEFAULTS = {"algo": None, "config": None, "resume": None, "print_config": False}
 
 # Typer reads a signature: ours names every option of a run, so that help, parsing and checking share one source.
 train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
