@@ -42,7 +42,7 @@ test-rust:
 
 .PHONY: test-python
 test-python:
-	$(RUN) pytest -q -m "not learn and not kill"
+	$(RUN) pytest -q -m "not learn and not kill and not wheel"
 
 .PHONY: lint
 lint: setup  ## Formatting, lints and types of both languages, and the stub file against the extension
@@ -73,6 +73,15 @@ bench: setup  ## Throughput beside Stable-Baselines3 and SBX (makes their enviro
 	$(RUN) rlz bench train --peers sb3,sbx --output benches/results/train.json
 	$(RUN) rlz bench sampling --output benches/results/sampling.json
 	$(RUN) rlz bench replay --peers sb3 --output benches/results/replay.json
+
+# abi3: one wheel for Python 3.11 and newer. The tag (manylinux_2_34 where glibc is 2.34 or newer) is the oldest glibc that
+# serves: that of the first distributions with a kernel new enough for rlz.
+.PHONY: wheel
+wheel: setup  ## Build a wheel into dist/ and try it in an empty environment
+	rm -rf dist
+	$(RUN) maturin build --release --locked --out dist
+	RLZ_WHEEL=$$(echo $(CURDIR)/dist/rlz-*.whl) $(RUN) pytest -q -m wheel tests/packaging
+	@ls -l dist/*.whl
 
 .PHONY: lock
 lock: $(UV)  ## Move every pinned Python dependency to its newest version that fits
