@@ -75,8 +75,8 @@ impl<'a> ArrayView<'a> {
         if T::DTYPE != self.dtype || !self.writable || self.bytes == 0 {
             return None;
         }
-        // SAFETY: as in `elements`, and the array is writable. The callers hold no other view of it: `Policy` refuses
-        // outputs that overlap its inputs.
+        // SAFETY: as in `elements`, and the array is writable. The callers hold no other slice of
+        // this memory: `Policy` copies its input first and refuses outputs that overlap.
         Some(unsafe { std::slice::from_raw_parts_mut(self.data.cast(), self.bytes / size_of::<T>()) })
     }
 

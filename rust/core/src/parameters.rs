@@ -20,16 +20,22 @@
 //! the next publisher, which goes on at the version after `latest`. A killed subscriber leaves its lease, which is
 //! reaped; until then it costs one slot of the spare ones.
 
+mod payload;
+mod publisher;
+mod subscriber;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use half::{bf16, f16};
+use payload::{pack, packed_bytes};
+pub use publisher::Publisher;
+pub use subscriber::{Lease, Subscriber};
 
 use crate::error::{Error, Result};
 use crate::memory::{Access, Header, ReadWord, Segment, Stream, round_up};
 use crate::owner::WorkerId;
-use crate::schema::{Dtype, Field, PlacedField};
+use crate::schema::{Field, PlacedField};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::wait::{Between, EventCount};
 
@@ -47,9 +53,6 @@ const VERSION_SHIFT: u32 = 11;
 
 /// A slot number and "none" fit into the eight bits of `latest` and of a lease.
 const MAX_SLOTS: usize = 255;
-
-/// Optimistic copies before a subscriber takes a lease.
-const OPTIMISTIC_COPIES: usize = 2;
 
 const STREAM: &str = "parameter store";
 
@@ -197,7 +200,7 @@ impl ParameterStore {
             .publisher
             .compare_exchange(0, worker.get(), Ordering::Acquire, Ordering::Relaxed)
             .map_err(|owner| Error::Owned { what: "the publisher's place".into(), worker: worker.get(), owner })?;
-        Ok(Publisher { store: Arc::clone(self), worker })
+        Ok(Publisher::new(Arc::clone(self), worker))
     }
 
     /// A reader. It holds a lease cell until it is dropped; where all are taken it reads without (and might, in theory,
@@ -207,7 +210,7 @@ impl ParameterStore {
             cell.compare_exchange(0, worker.get() << SLOT_BITS, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let cell = self.view().leases.chunks_exact(LINE).position(|cell| free(&cell[0]));
-        Subscriber { store: Arc::clone(self), worker, cell }
+        Subscriber::new(Arc::clone(self), worker, cell)
     }
 
     /// Wait for a version above `version` and return the newest; [`Error::Timeout`] when `timeout` is over.
@@ -317,240 +320,6 @@ impl View<'_> {
     }
 }
 
-/// The one that publishes.
-#[derive(Debug)]
-pub struct Publisher {
-    store: Arc<ParameterStore>,
-    worker: WorkerId,
-}
-
-impl Publisher {
-    /// The store it publishes to.
-    #[must_use]
-    pub fn store(&self) -> &Arc<ParameterStore> {
-        &self.store
-    }
-
-    /// Publish one set of parameters; returns its version. Never waits for anybody.
-    ///
-    /// `parameters` are the tensors of the manifest, back to back. Nothing is written when one of their floats is
-    /// not finite ([`Error::NonFinite`]).
-    pub fn publish(&mut self, parameters: &[u8], env_steps: u64, updates: u64) -> Result<u64> {
-        let store = &*self.store;
-        if parameters.len() != store.nbytes {
-            let expected = format!("{} bytes, as in the manifest", store.nbytes);
-            return Err(Error::invalid("parameters", format!("{} bytes", parameters.len()), expected));
-        }
-        check_finite(&store.manifest, parameters)?;
-        let view = store.view();
-        let lost = |owner| Error::LeaseLost { what: "the publisher's place".into(), worker: self.worker.get(), owner };
-        let owner = view.publisher.load(Ordering::Relaxed);
-        if owner != self.worker.get() {
-            return Err(lost(owner));
-        }
-        let latest = view.latest.load(Ordering::Relaxed); // written by ourselves, or by a predecessor that was reaped
-        let version = (latest >> SLOT_BITS) + 1;
-        let writing = version << VERSION_SHIFT | self.worker.get() << WORKER_SHIFT | WRITING;
-        let (slot, words) = self.claim(&view, latest, writing)?;
-        words[1].store(env_steps, Ordering::Relaxed);
-        words[2].store(updates, Ordering::Relaxed);
-        store_bytes(parameters, store.payload.words(store.payload_offset(slot), store.nbytes.div_ceil(8))?);
-        // Release, pairs with the Acquire load of the stamp by readers: an even stamp comes after the content.
-        words[0]
-            .compare_exchange(writing, writing & !WRITING, Ordering::Release, Ordering::Relaxed)
-            .map_err(|stamp| lost(stamp >> WORKER_SHIFT & WorkerId::MAX))?;
-        // Release, pairs with the Acquire loads of `latest`.
-        view.latest
-            .compare_exchange(latest, version << SLOT_BITS | slot as u64, Ordering::Release, Ordering::Relaxed)
-            .map_err(|_| lost(view.publisher.load(Ordering::Relaxed)))?;
-        view.event.notify();
-        Ok(version)
-    }
-
-    /// Stamp a slot that is neither the newest nor leased as being written; its number and its words.
-    fn claim<'a>(&self, view: &View<'a>, latest: u64, writing: u64) -> Result<(usize, &'a [AtomicU64])> {
-        let slots = self.store.slots;
-        let newest = split_latest(latest).map(|(_, slot)| slot);
-        let start = newest.map_or(0, |slot| slot + 1);
-        for slot in (start..start + slots).map(|slot| slot % slots).filter(|slot| Some(*slot) != newest) {
-            let words = &view.slots[slot * LINE..(slot + 1) * LINE];
-            // Any old stamp may be replaced: even, or odd of a publisher that was killed.
-            let before = words[0].swap(writing, Ordering::Acquire);
-            // Pairs with the fence in `Subscriber::lease`: either its lease is seen here, or our stamp is seen there.
-            // It also orders the stamp before the stores of the content, for the fence of optimistic readers.
-            fence(Ordering::SeqCst);
-            if !view.leased(slot) {
-                return Ok((slot, words));
-            }
-            words[0].store(before, Ordering::Release); // the content was not touched
-        }
-        Err(Error::Empty(format!(
-            "all {slots} slots of the parameter store are leased, which cannot be with this layout"
-        )))
-    }
-}
-
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        if self.store.control.check_fork(STREAM).is_ok() {
-            let place = self.store.view().publisher;
-            // Release, pairs with the Acquire exchange of the next publisher.
-            let _ = place.compare_exchange(self.worker.get(), 0, Ordering::Release, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A reader of the newest version.
-#[derive(Debug)]
-pub struct Subscriber {
-    store: Arc<ParameterStore>,
-    worker: WorkerId,
-    cell: Option<usize>,
-}
-
-impl Subscriber {
-    /// The store it reads.
-    #[must_use]
-    pub fn store(&self) -> &Arc<ParameterStore> {
-        &self.store
-    }
-
-    /// Copy the newest version into `into`.
-    ///
-    /// Copies without announcing itself; a copy during which the publisher came round is thrown away, and
-    /// after two of these the version is leased, so the next copy counts.
-    pub fn read(&mut self, into: &mut [u8]) -> Result<Publication> {
-        if into.len() != self.store.nbytes {
-            let expected = format!("{} bytes, as in the manifest", self.store.nbytes);
-            return Err(Error::invalid("buffer", format!("{} bytes", into.len()), expected));
-        }
-        for _ in 0..OPTIMISTIC_COPIES {
-            if let Some(publication) = self.copy(into)? {
-                return Ok(publication);
-            }
-        }
-        if self.cell.is_some() {
-            let lease = self.lease()?;
-            load_bytes(lease.words(), into);
-            return Ok(lease.publication());
-        }
-        loop {
-            if let Some(publication) = self.copy(into)? {
-                return Ok(publication);
-            }
-        }
-    }
-
-    /// One optimistic copy; None when it was overtaken.
-    fn copy(&self, into: &mut [u8]) -> Result<Option<Publication>> {
-        let view = self.store.view();
-        let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
-        let words = &view.slots[slot * LINE..];
-        // Acquire, pairs with the Release exchange to even in `publish`.
-        let stamp = words[0].load(Ordering::Acquire);
-        if !is_version(stamp, version) {
-            return Ok(None);
-        }
-        let publication = Publication {
-            version,
-            env_steps: words[1].load(Ordering::Relaxed),
-            updates: words[2].load(Ordering::Relaxed),
-        };
-        load_bytes(self.store.payload_words(slot), into);
-        // Pairs with the fence in `claim`: had we read one new word, we would see the new stamp below.
-        fence(Ordering::Acquire);
-        Ok((words[0].load(Ordering::Relaxed) == stamp).then_some(publication))
-    }
-
-    /// Keep the publisher away from the newest version while the lease lives, to read it in place.
-    pub fn lease(&mut self) -> Result<Lease<'_>> {
-        let cell = self.cell.ok_or_else(|| {
-            Error::Empty(format!("all {} lease cells are taken: create the store with more", self.store.leases))
-        })?;
-        let view = self.store.view();
-        let cell = &view.leases[cell * LINE];
-        let mine = self.worker.get() << SLOT_BITS;
-        loop {
-            let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
-            let now = cell.load(Ordering::Relaxed);
-            if now >> SLOT_BITS != self.worker.get() {
-                let owner = now >> SLOT_BITS;
-                return Err(Error::LeaseLost { what: "its lease cell".into(), worker: self.worker.get(), owner });
-            }
-            cell.store(mine | (slot as u64 + 1), Ordering::Relaxed);
-            // Pairs with the fence in `claim`.
-            fence(Ordering::SeqCst);
-            // Acquire, pairs with the Release exchange to even in `publish`.
-            if is_version(view.slots[slot * LINE].load(Ordering::Acquire), version) {
-                return Ok(Lease { subscriber: self, version, slot });
-            }
-            cell.store(mine, Ordering::Release);
-        }
-    }
-
-    /// [`ParameterStore::wait_newer`] for this worker.
-    pub fn wait_newer(&self, version: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
-        self.store.wait_newer(self.worker, version, timeout, between)
-    }
-
-    /// [`ParameterStore::wait_env_steps`] for this worker.
-    pub fn wait_env_steps(&self, env_steps: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
-        self.store.wait_env_steps(self.worker, env_steps, timeout, between)
-    }
-}
-
-impl Drop for Subscriber {
-    fn drop(&mut self) {
-        let Some(cell) = self.cell else { return };
-        if self.store.control.check_fork(STREAM).is_ok() {
-            let cell = &self.store.view().leases[cell * LINE];
-            let now = cell.load(Ordering::Relaxed);
-            if now >> SLOT_BITS == self.worker.get() {
-                let _ = cell.compare_exchange(now, 0, Ordering::Release, Ordering::Relaxed);
-            }
-        }
-    }
-}
-
-/// A version that the publisher leaves alone until this is dropped.
-#[derive(Debug)]
-pub struct Lease<'a> {
-    subscriber: &'a mut Subscriber,
-    version: u64,
-    slot: usize,
-}
-
-impl Lease<'_> {
-    /// When it was published.
-    #[must_use]
-    pub fn publication(&self) -> Publication {
-        let view = self.subscriber.store.view();
-        let words = &view.slots[self.slot * LINE..];
-        Publication {
-            version: self.version,
-            env_steps: words[1].load(Ordering::Relaxed),
-            updates: words[2].load(Ordering::Relaxed),
-        }
-    }
-
-    /// Its bytes, as words; the last one is padded.
-    #[must_use]
-    pub fn words(&self) -> &[ReadWord] {
-        self.subscriber.store.payload_words(self.slot)
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        if let (Some(cell), Ok(())) = (self.subscriber.cell, self.subscriber.store.control.check_fork(STREAM)) {
-            let mine = self.subscriber.worker.get() << SLOT_BITS;
-            let cell = &self.subscriber.store.view().leases[cell * LINE];
-            // Release, pairs with the Acquire load in `leased`.
-            let _ = cell.compare_exchange(mine | (self.slot as u64 + 1), mine, Ordering::Release, Ordering::Relaxed);
-        }
-    }
-}
-
 fn nothing_yet() -> Error {
     Error::Empty("nothing has been published yet: wait for version 1 first".to_owned())
 }
@@ -580,78 +349,6 @@ fn control_words(slots: usize, leases: usize) -> usize {
 /// Bytes from one slot's payload to the next: whole cache lines.
 fn payload_stride(nbytes: usize) -> usize {
     round_up(nbytes, 8 * LINE).unwrap_or(usize::MAX)
-}
-
-fn pack(fields: &[Field]) -> Result<Vec<PlacedField>> {
-    let mut offset = 0_usize;
-    let mut placed: Vec<PlacedField> = Vec::with_capacity(fields.len());
-    for field in fields {
-        let field = Field::new(field.name.clone(), field.dtype, &field.shape)?;
-        if placed.iter().any(|other| other.field.name == field.name) {
-            return Err(Error::invalid("manifest", format!("{:?} twice", field.name), "names that differ"));
-        }
-        let next = offset.checked_add(field.bytes());
-        placed.push(PlacedField { field, offset });
-        offset = next.ok_or_else(|| Error::invalid("manifest", "its tensors", "less than 2^63 bytes"))?;
-    }
-    if placed.is_empty() {
-        return Err(Error::invalid("manifest", "none", "at least one tensor"));
-    }
-    Ok(placed)
-}
-
-fn packed_bytes(manifest: &[PlacedField]) -> usize {
-    manifest.last().map_or(0, |last| last.offset + last.field.bytes())
-}
-
-/// Error for the first float that is not finite.
-fn check_finite(manifest: &[PlacedField], bytes: &[u8]) -> Result<()> {
-    for PlacedField { field, offset } in manifest {
-        let tensor = &bytes[*offset..*offset + field.bytes()];
-        let bad = match field.dtype {
-            Dtype::F32 => first_bad(tensor, |b| f32::from_le_bytes(b).is_finite()),
-            Dtype::F64 => first_bad(tensor, |b| f64::from_le_bytes(b).is_finite()),
-            Dtype::F16 => first_bad(tensor, |b| f16::from_le_bytes(b).is_finite()),
-            Dtype::Bf16 => first_bad(tensor, |b| bf16::from_le_bytes(b).is_finite()),
-            _ => None,
-        };
-        if let Some(index) = bad {
-            return Err(Error::NonFinite { what: field.name.clone(), index });
-        }
-    }
-    Ok(())
-}
-
-fn first_bad<const N: usize>(bytes: &[u8], finite: impl Fn([u8; N]) -> bool) -> Option<usize> {
-    let element = |bytes: &[u8]| bytes.try_into().expect("chunks of N");
-    // Whole blocks first, without leaving early: this vectorises.
-    if bytes.chunks_exact(N).fold(true, |all, bytes| all & finite(element(bytes))) {
-        return None;
-    }
-    bytes.chunks_exact(N).position(|bytes| !finite(element(bytes)))
-}
-
-fn store_bytes(from: &[u8], into: &[AtomicU64]) {
-    let (whole, rest) = from.as_chunks::<8>();
-    for (word, bytes) in into.iter().zip(whole) {
-        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-    }
-    if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        into[whole.len()].store(u64::from_le_bytes(last), Ordering::Relaxed);
-    }
-}
-
-fn load_bytes(from: &[ReadWord], into: &mut [u8]) {
-    let (whole, rest) = into.as_chunks_mut::<8>();
-    for (bytes, word) in whole.iter_mut().zip(from) {
-        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
-    }
-    if !rest.is_empty() {
-        let last = from[whole.len()].load(Ordering::Relaxed).to_le_bytes();
-        rest.copy_from_slice(&last[..rest.len()]);
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 use std::os::fd::AsFd;
 
+use half::{bf16, f16};
 use proptest::prelude::*;
 
+use super::payload::load_bytes;
 use super::*;
+use crate::schema::Dtype;
 use crate::sync::AtomicBool;
 
 fn worker(id: u64) -> WorkerId {

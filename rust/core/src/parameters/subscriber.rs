@@ -1,0 +1,172 @@
+//! The reading end of a parameter store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::payload::load_bytes;
+use super::{LINE, ParameterStore, Publication, SLOT_BITS, STREAM, is_version, nothing_yet, split_latest};
+use crate::error::{Error, Result};
+use crate::kill::kill_point;
+use crate::memory::ReadWord;
+use crate::owner::WorkerId;
+use crate::sync::{Ordering, fence};
+use crate::wait::Between;
+
+/// Optimistic copies before a subscriber takes a lease.
+const OPTIMISTIC_COPIES: usize = 2;
+
+/// A reader of the newest version.
+#[derive(Debug)]
+pub struct Subscriber {
+    store: Arc<ParameterStore>,
+    pub(super) worker: WorkerId,
+    cell: Option<usize>,
+}
+
+impl Subscriber {
+    pub(super) fn new(store: Arc<ParameterStore>, worker: WorkerId, cell: Option<usize>) -> Self {
+        Self { store, worker, cell }
+    }
+
+    /// The store it reads.
+    #[must_use]
+    pub fn store(&self) -> &Arc<ParameterStore> {
+        &self.store
+    }
+
+    /// Copy the newest version into `into`.
+    ///
+    /// Copies without announcing itself; a copy during which the publisher came round is thrown away, and
+    /// after two of these the version is leased, so the next copy counts.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<Publication> {
+        if into.len() != self.store.nbytes {
+            let expected = format!("{} bytes, as in the manifest", self.store.nbytes);
+            return Err(Error::invalid("buffer", format!("{} bytes", into.len()), expected));
+        }
+        for _ in 0..OPTIMISTIC_COPIES {
+            if let Some(publication) = self.copy(into)? {
+                return Ok(publication);
+            }
+        }
+        if self.cell.is_some() {
+            let lease = self.lease()?;
+            load_bytes(lease.words(), into);
+            return Ok(lease.publication());
+        }
+        loop {
+            if let Some(publication) = self.copy(into)? {
+                return Ok(publication);
+            }
+        }
+    }
+
+    /// One optimistic copy; None when it was overtaken.
+    fn copy(&self, into: &mut [u8]) -> Result<Option<Publication>> {
+        let view = self.store.view();
+        let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
+        let words = &view.slots[slot * LINE..];
+        // Acquire, pairs with the Release exchange to even in `publish`.
+        let stamp = words[0].load(Ordering::Acquire);
+        if !is_version(stamp, version) {
+            return Ok(None);
+        }
+        let publication = Publication {
+            version,
+            env_steps: words[1].load(Ordering::Relaxed),
+            updates: words[2].load(Ordering::Relaxed),
+        };
+        load_bytes(self.store.payload_words(slot), into);
+        // Pairs with the fence in `claim`: had we read one new word, we would see the new stamp below.
+        fence(Ordering::Acquire);
+        Ok((words[0].load(Ordering::Relaxed) == stamp).then_some(publication))
+    }
+
+    /// Keep the publisher away from the newest version while the lease lives, to read it in place.
+    pub fn lease(&mut self) -> Result<Lease<'_>> {
+        let cell = self.cell.ok_or_else(|| {
+            Error::Empty(format!("all {} lease cells are taken: create the store with more", self.store.leases))
+        })?;
+        let view = self.store.view();
+        let cell = &view.leases[cell * LINE];
+        let mine = self.worker.get() << SLOT_BITS;
+        loop {
+            let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
+            let now = cell.load(Ordering::Relaxed);
+            if now >> SLOT_BITS != self.worker.get() {
+                let owner = now >> SLOT_BITS;
+                return Err(Error::LeaseLost { what: "its lease cell".into(), worker: self.worker.get(), owner });
+            }
+            cell.store(mine | (slot as u64 + 1), Ordering::Relaxed);
+            kill_point("parameters: leased, not checked");
+            // Pairs with the fence in `claim`.
+            fence(Ordering::SeqCst);
+            // Acquire, pairs with the Release exchange to even in `publish`.
+            if is_version(view.slots[slot * LINE].load(Ordering::Acquire), version) {
+                return Ok(Lease { subscriber: self, version, slot });
+            }
+            cell.store(mine, Ordering::Release);
+        }
+    }
+
+    /// [`ParameterStore::wait_newer`] for this worker.
+    pub fn wait_newer(&self, version: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
+        self.store.wait_newer(self.worker, version, timeout, between)
+    }
+
+    /// [`ParameterStore::wait_env_steps`] for this worker.
+    pub fn wait_env_steps(&self, env_steps: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
+        self.store.wait_env_steps(self.worker, env_steps, timeout, between)
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let Some(cell) = self.cell else { return };
+        if self.store.control.check_fork(STREAM).is_ok() {
+            let cell = &self.store.view().leases[cell * LINE];
+            let now = cell.load(Ordering::Relaxed);
+            if now >> SLOT_BITS == self.worker.get() {
+                let _ = cell.compare_exchange(now, 0, Ordering::Release, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A version that the publisher leaves alone until this is dropped.
+#[derive(Debug)]
+pub struct Lease<'a> {
+    pub(super) subscriber: &'a mut Subscriber,
+    pub(super) version: u64,
+    pub(super) slot: usize,
+}
+
+impl Lease<'_> {
+    /// When it was published.
+    #[must_use]
+    pub fn publication(&self) -> Publication {
+        let view = self.subscriber.store.view();
+        let words = &view.slots[self.slot * LINE..];
+        Publication {
+            version: self.version,
+            env_steps: words[1].load(Ordering::Relaxed),
+            updates: words[2].load(Ordering::Relaxed),
+        }
+    }
+
+    /// Its bytes, as words; the last one is padded.
+    #[must_use]
+    pub fn words(&self) -> &[ReadWord] {
+        self.subscriber.store.payload_words(self.slot)
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let (Some(cell), Ok(())) = (self.subscriber.cell, self.subscriber.store.control.check_fork(STREAM)) {
+            let mine = self.subscriber.worker.get() << SLOT_BITS;
+            let cell = &self.subscriber.store.view().leases[cell * LINE];
+            // Release, pairs with the Acquire load in `leased`.
+            let _ = cell.compare_exchange(mine | (self.slot as u64 + 1), mine, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+}
