@@ -2,12 +2,14 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rlz.runtime import process as process_module
 from rlz.runtime.graph import Node
 from rlz.runtime.process import WorkerProcess, wait_until_dead
 from rlz.workers.base import Report, WorkerSpec
@@ -26,7 +28,7 @@ SPEC = WorkerSpec(
 )
 READ_SPEC = """
 import os, sys, json, signal, subprocess, time
-fd = int(sys.argv[2])
+fd = int(sys.argv[1])
 spec = json.loads(os.pread(fd, os.fstat(fd).st_size, 0))
 def report(**words):
     os.pwrite(spec["error_fd"], json.dumps(words).encode(), 0)
@@ -37,11 +39,13 @@ Start = Callable[[str], WorkerProcess]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    def command(code: str, spec_fd: int) -> list[str]:
+        return [sys.executable, "-c", READ_SPEC + code, str(spec_fd)]
+
+    monkeypatch.setattr(process_module, "command_of", command)
 
     def begin(code: str) -> WorkerProcess:
-        (tmp_path / "program_of_the_test.py").write_text(READ_SPEC + code)
-        return WorkerProcess(NODE, SPEC, "program_of_the_test", tmp_path / "sampler-0.log")
+        return WorkerProcess(NODE, SPEC, code, tmp_path / "sampler-0.log")
 
     return begin
 

@@ -109,11 +109,14 @@ class Training:
     def left(self) -> list[int]:
         return [pid for pid in self.seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
 
-    def assert_nothing_is_left(self, within: float = 0.0) -> None:
+    def assert_no_process_is_left(self, within: float = 0.0) -> None:
         deadline = time.monotonic() + within
         while self.left() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not self.left(), "processes are left"
+
+    def assert_nothing_is_left(self) -> None:
+        self.assert_no_process_is_left()
         assert not list(self.run_dir.rglob(".tmp-*"))
 
 
@@ -296,7 +299,7 @@ def test_nothing_outlives_a_killed_controller(start: Start, tmp_path: Path) -> N
     assert {int(line) for line in pids.read_text().split()} & training.seen
     training.process.kill()
     training.process.wait()
-    training.assert_nothing_is_left(within=2.0)
+    training.assert_no_process_is_left(within=2.0)
 
 
 def test_nothing_outlives_a_controller_that_is_killed_while_workers_start(start: Start) -> None:
@@ -304,7 +307,7 @@ def test_nothing_outlives_a_controller_that_is_killed_while_workers_start(start:
     wait_for(lambda: len(training.descendants()) >= 3)
     training.process.kill()
     training.process.wait()
-    training.assert_nothing_is_left(within=2.0)
+    training.assert_no_process_is_left(within=2.0)
 
 
 def small(folder: Path, **values: Any) -> RunConfig:

@@ -155,15 +155,19 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def command_of(module: str, spec_fd: int) -> list[str]:
+    """Command line of a worker."""
+    # -P: a file in the current folder must not stand in for a module of the standard library.
+    command = [sys.executable, "-P", "-m", "rlz.workers", module]
+    return [*command, "--spec-fd", str(spec_fd), "--parent", str(os.getpid())]
+
+
 def _start(
     module: str, spec_fd: int, inherited: Sequence[int], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    # -P: a file in the current folder must not stand in for a module of the standard library.
-    command = [sys.executable, "-P", "-m", "rlz.workers", module]
-    command += ["--spec-fd", str(spec_fd), "--parent", str(os.getpid())]
     with _open_log(log) as output:
         return subprocess.Popen(
-            command,
+            command_of(module, spec_fd),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
