@@ -2,7 +2,7 @@
 
 `Streams` makes them (controller) or attaches to them (workers). Each stream is a handle of `rlz._native`, which does
 the work; its methods are documented in `_native.pyi`. A process may be killed at any instruction without harm to the
-others: see docs/transport.md.
+others; ARCHITECTURE.md says how.
 """
 
 from rlz.errors import check_platform
