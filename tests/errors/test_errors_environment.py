@@ -111,6 +111,20 @@ def test_an_environment_that_cannot_be_made(rlz: Rlz, tmp_path: Path, arguments:
     assert not (tmp_path / "runs").exists(), "before anything was made"
 
 
+def test_an_evaluation_shows_the_users_traceback_too(rlz: Rlz, tmp_path: Path) -> None:
+    assert rlz(*serial(ENV)).status == 0
+    path = tmp_path / "runs/run/checkpoints/latest/policy.json"
+    description = json.loads(path.read_text())
+    description["env"]["kwargs"] = {"how": "raise", "when": 3}
+    path.write_text(json.dumps(description))
+    result = rlz("eval", "runs/run")
+    assert result.status == 1
+    first, second, *_, last = result.err.splitlines()
+    assert first.startswith("Traceback")
+    assert second.split('"')[1].endswith("misbehaving_envs.py")
+    assert last.startswith(f"error: environment {ENV} in worker eval (step 3 of")
+
+
 def test_exit_in_close_changes_no_result(rlz: Rlz) -> None:
     assert rlz(*serial("misbehaving_envs:ExitsWhenClosed-v0")).status == 0
 

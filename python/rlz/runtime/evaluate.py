@@ -3,6 +3,7 @@
 import ctypes.util
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = No
     if video is not None:
         _check_video(video)
     import rlz
+    from rlz.workers.base import Report
     from rlz.workers.environment import Environment
     from rlz.workers.evaluation import evaluation_seeds, play
 
@@ -51,6 +53,9 @@ def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = No
     try:
         with _recorder(video, raw) as frame:
             result = play(env, policy.native, policy.spec, evaluation_seeds(episodes), frame=frame)
+    except EnvError as error:
+        print(Report.of(error).traceback, end="", file=sys.stderr)  # the user's code; the message follows
+        raise
     finally:
         env.close()
     assert result is not None
