@@ -74,10 +74,8 @@ class Run:
         meta = np.zeros(count, np.uint64)
         assert self.replay.read_rows(lane, 1, packed, meta) == count
         columns = {}
-        from rlz.workers.sampler import NUMPY_DTYPES
-
         for name, dtype, shape, offset in self.replay.fields:
-            kind = NUMPY_DTYPES[dtype]
+            kind = np.dtype({"f32": "f4", "f64": "f8", "u8": "u1"}[dtype])
             size = int(np.prod(shape)) * kind.itemsize
             columns[name] = packed[:, offset : offset + size].copy().view(kind).reshape(count, *shape)
         return columns, meta

@@ -61,7 +61,6 @@ def measure(env: str, seconds: float, rows: int = ROWS, turns: int = 3) -> dict[
     from rlz import envs
     from rlz._native import Replay
     from rlz.config import resolve
-    from rlz.workers.sampler import Row
 
     spec = envs.inspect_env(resolve("sac", env, {}, None), on_note=lambda _: None)
     replay = Replay.create(spec.fields(), buffer_size=rows, lanes=1, run_id=1)
@@ -75,30 +74,39 @@ def measure(env: str, seconds: float, rows: int = ROWS, turns: int = 3) -> dict[
         replay.restore_rows(0, packed[:count], meta[:count], worker=1)
     writer = replay.writer([0], worker=2)
     sampler = replay.sampler(seed=[1, 2, 3, 4])
-    row, plain = Row(stride, replay.fields), Row(stride, replay.fields)
-    plain_row = plain.packed.view(np.float32)
-    obs, action = np.ones(row.obs.shape, row.obs.dtype), np.ones(row.action.shape, np.float32)
-    table = np.zeros((rows, stride // 4), np.float32)
+    obs, action = np.ones(spec.obs_shape, spec.obs_dtype), np.ones(spec.action_dim, np.float32)
+    # The same row as a numpy structure, for the loop without a transport.
+    shapes: dict[str, Any] = {
+        "obs": obs,
+        "action": action,
+        "next_obs": obs,
+        "reward": np.float32(0),
+        "discount": np.float32(0),
+    }
+    layout = np.dtype(
+        {
+            "names": list(shapes),
+            "formats": [(value.dtype, value.shape) for value in shapes.values()],
+            "offsets": [offset for *_, offset in replay.fields],
+            "itemsize": stride,
+        }
+    )
+    columns = np.zeros(rows, layout)
+    table = columns.view(np.float32).reshape(rows, stride // 4)
     table[:] = chunk[0]
 
     def rlz_append() -> int:
         for _ in range(100):
-            row.obs[:] = obs
-            row.action[:] = action
-            row.next_obs[:] = obs
-            row.reward[()] = 1.0
-            row.discount[()] = 0.99
-            writer.append_packed(0, row.packed, version=1, flags=0)
+            writer.append(0, (obs, action, obs, 1.0, 0.99), version=1, flags=0)
         return 100
 
     def numpy_append() -> int:
         for index in range(100):
-            plain.obs[:] = obs
-            plain.action[:] = action
-            plain.next_obs[:] = obs
-            plain.reward[()] = 1.0
-            plain.discount[()] = 0.99
-            table[index] = plain_row
+            columns["obs"][index] = obs
+            columns["action"][index] = action
+            columns["next_obs"][index] = obs
+            columns["reward"][index] = 1.0
+            columns["discount"][index] = 0.99
         return 100
 
     def rlz_sample(batch: int) -> Callable[[], int]:

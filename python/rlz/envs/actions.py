@@ -40,6 +40,10 @@ class ActionMap:
             raise ValueError("bounds must be finite and low at most high")
         self._half_low, self._half_high = 0.5 * self._low, 0.5 * self._high
         self._unit = bool((self._low == -1.0).all() and (self._high == 1.0).all())
+        # Arrays, because a ufunc takes three times as long with a Python number.
+        self._one: NDArray[Any] = np.ones(self._low.size, np.float32 if self._unit else np.float64)
+        self._minus_one: NDArray[Any] = -1 * self._one
+        self._plain = self._dtype == np.float32 and len(self._shape) == 1
 
     @classmethod
     def of(cls, spec: "EnvSpec") -> Self:
@@ -64,12 +68,14 @@ class ActionMap:
         A new array of the environment's shape and dtype (an environment may keep it).
         """
         if self._unit:
-            return np.minimum(np.maximum(action, -1.0), 1.0).astype(self._dtype).reshape(self._shape)
+            unit: NDArray[Any] = np.minimum(np.maximum(action, self._minus_one), self._one)
+            return unit if self._plain else unit.astype(self._dtype).reshape(self._shape)
         # Each end is weighted by exactly 0 or 1 at the bounds, and no difference high - low can overflow. The clip only
         # removes rounding in between; casting afterwards is monotone, so it cannot leave bounds of the same dtype.
-        unit = np.minimum(np.maximum(action.astype(np.float64), -1.0), 1.0)
-        scaled = (1.0 - unit) * self._half_low + (1.0 + unit) * self._half_high
-        return np.minimum(np.maximum(scaled, self._low), self._high).astype(self._dtype).reshape(self._shape)
+        unit = np.minimum(np.maximum(action, self._minus_one), self._one)
+        scaled: NDArray[Any] = (self._one - unit) * self._half_low + (self._one + unit) * self._half_high
+        clipped: NDArray[Any] = np.minimum(np.maximum(scaled, self._low), self._high)
+        return clipped.astype(self._dtype).reshape(self._shape)
 
     def from_env(self, action: ArrayLike) -> NDArray[np.float32]:
         """Inverse of `to_env`: an action of the environment as float32 [dim] in [-1, 1]."""

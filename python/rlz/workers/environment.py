@@ -45,9 +45,12 @@ class Environment:
         self._name = env_spec.env_id
         self._worker = worker
         self._env = env
+        self._step = env.step
         self._shape = tuple(env_spec.obs_shape)
         self._dtype = np.dtype(env_spec.obs_dtype)
         self._float = self._dtype.kind == "f"
+        self._flat = len(self._shape) == 1
+        self._usual: np.dtype[Any] | None = None
         # 0 times a finite number is 0, times anything else NaN: one dot product finds every value that is not finite.
         self._zeros = np.zeros(env_spec.obs_dim, env_spec.obs_dtype)
         self._to_env = ActionMap.of(env_spec).to_env
@@ -95,7 +98,7 @@ class Environment:
         """
         self._steps += 1
         try:
-            result: Any = self._env.step(self._to_env(action))
+            result: Any = self._step(self._to_env(action))
         except (Exception, SystemExit) as error:
             raise self._raised("step", error) from error
         try:
@@ -136,6 +139,19 @@ class Environment:
             print(f"{self._name}: close() raised {type(error).__name__}: {error}")
 
     def _store(self, call: str, obs: Any, into: NDArray[Any]) -> None:
+        # The hot path of every sampler: what is as it was the last time needs no further look.
+        if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype is not self._usual:
+            obs = self._look_at(call, obs)
+        try:
+            into[:] = obs if self._flat else obs.reshape(-1)
+            if not self._float or into.dot(self._zeros) == 0.0:
+                return
+        except (FloatingPointError, RuntimeWarning):
+            pass  # an overflow, where a user made errors of numpy's warnings
+        raise self._not_finite(call, obs.reshape(-1), into)
+
+    def _look_at(self, call: str, obs: Any) -> NDArray[Any]:
+        """Check an observation of unknown type, shape and dtype."""
         if not isinstance(obs, np.ndarray):
             try:
                 obs = np.asarray(obs)
@@ -145,19 +161,21 @@ class Environment:
             raise EnvError(
                 f"{self._where(call)} gave an observation of shape {obs.shape}, not {self._shape} as its space says"
             )
-        flat = obs if obs.ndim == 1 else obs.reshape(-1)
-        if obs.dtype != self._dtype and (not self._float or obs.dtype.kind not in "fiub"):
-            self._check_cast(call, flat)
-        # Silent, and deaf to a user's np.seterr("raise"): the next lines say what is wrong, and where.
+        if obs.dtype == self._dtype or (self._float and obs.dtype.kind in "fiub"):
+            self._usual = obs.dtype
+        else:
+            self._check_cast(call, obs.reshape(-1))
+        array: NDArray[Any] = obs
+        return array
+
+    def _not_finite(self, call: str, flat: NDArray[Any], stored: NDArray[Any]) -> NonFiniteError:
         with np.errstate(all="ignore"):
-            into[:] = flat
-            finite = not self._float or into.dot(self._zeros) == 0.0
-        if not finite:
-            bad = int(np.flatnonzero(~np.isfinite(into))[0])
-            raise NonFiniteError(
-                f"{self._where(call)} gave an observation whose value number {bad} is {flat[bad]}: not a "
-                f"finite {into.dtype} number. Fix the environment (or, if it is only too large, use --obs-dtype native)"
-            )
+            stored[:] = flat
+        bad = int(np.flatnonzero(~np.isfinite(stored))[0])
+        return NonFiniteError(
+            f"{self._where(call)} gave an observation whose value number {bad} is {flat[bad]}: not a "
+            f"finite {stored.dtype} number. Fix the environment (or, if it is only too large, use --obs-dtype native)"
+        )
 
     def _check_cast(self, call: str, flat: NDArray[Any]) -> None:
         """Find values that another dtype than the space's would lose: 300 or 0.5 in a uint8, texts, objects."""

@@ -57,7 +57,23 @@ class Sampler:
         self._tickets = np.full(count, -1, np.int64)
         self._obs = np.zeros((count, env_spec.obs_dim), env_spec.obs_dtype)
         self._actions = np.zeros((count, env_spec.action_dim), np.float32)
-        self._rows = [Row(streams.replay.stride, streams.replay.fields) for _ in self._lanes]
+        self._next_obs = np.zeros_like(self._obs)
+        # Views of one lane each: flat for environment and policy, in the observation's shape for the buffer.
+        self._views = [
+            (
+                self._obs[i],
+                self._actions[i],
+                self._next_obs[i],
+                self._obs[i].reshape(env_spec.obs_shape),
+                self._next_obs[i].reshape(env_spec.obs_shape),
+            )
+            for i in range(count)
+        ]
+        self._gamma = config.gamma
+        self._learning_starts = config.learning_starts
+        self._latest = self._subscriber.version
+        self._append = self._writer.append
+        self._complete = streams.limiter.complete_step
         self._flags = [FLAG_FIRST] * count
         self._returns = [0.0] * count
         self._lengths = [0] * count
@@ -140,26 +156,22 @@ class Sampler:
 
     def _transition(self, i: int, ticket: int, version: int) -> None:
         lane = self._lanes[i]
-        row = self._rows[i]
-        obs = self._obs[i]
-        action = self._actions[i]
-        if ticket < self._config.learning_starts:
+        obs, action, next_obs, shaped_obs, shaped_next_obs = self._views[i]
+        if ticket < self._learning_starts:
             version = 0  # uniform: no parameters were used
         else:
-            self._pending_lag += self._subscriber.version() - version
+            self._pending_lag += self._latest() - version
             self._pending_lag_count += 1
-        row.obs[:] = obs
-        row.action[:] = action
-        reward, terminated, truncated = self._envs[i].step(action, row.next_obs)
-        row.reward[()] = reward
-        row.discount[()] = 0.0 if terminated else self._config.gamma
+        reward, terminated, truncated = self._envs[i].step(action, next_obs)
         flags = self._flags[i]
         if terminated:
             flags |= FLAG_TERMINATED
         if truncated:
             flags |= FLAG_TRUNCATED
-        self._writer.append_packed(lane, row.packed, version=version, flags=flags)
-        self._streams.limiter.complete_step(lane)
+        discount = 0.0 if terminated else self._gamma
+        row = (shaped_obs, action, shaped_next_obs, reward, discount)
+        self._append(lane, row, version=version, flags=flags)
+        self._complete(lane)
         self._returns[i] += reward
         self._lengths[i] += 1
         self._pending_steps += 1
@@ -168,7 +180,7 @@ class Sampler:
             self._end_episode(i, ticket, now)
         else:
             self._flags[i] = 0
-            obs[:] = row.next_obs
+            obs[:] = next_obs
         if now - self._flushed_at >= FLUSH_EVERY_S or not self._started:
             self._flush(now)
 
@@ -186,14 +198,14 @@ class Sampler:
     def _choose_warming_up(self, timeout: float | None) -> int | None:
         """Choose actions while some tickets are below `learning_starts`; None when the first parameters are missing."""
         granted = np.flatnonzero(self._tickets >= 0)
-        trained = np.flatnonzero(self._tickets >= self._config.learning_starts)
+        trained = np.flatnonzero(self._tickets >= self._learning_starts)
         version = 0
         if len(trained):
             if not self._wait_for_parameters(timeout):
                 return None
             version = self._policy.refresh(self._subscriber)
             self._act_for(trained)
-        for i in granted[self._tickets[granted] < self._config.learning_starts]:
+        for i in granted[self._tickets[granted] < self._learning_starts]:
             self._policy.uniform(self._actions[i : i + 1])
         # Tickets of a lane only grow, so once every lane is past the warm-up all are for good.
         self._warming_up = len(trained) < len(self._lanes)
@@ -235,37 +247,3 @@ class Sampler:
         stats.set(Stat.POLICY_VERSION, float(self._policy.version))
         stats.set(Stat.HEARTBEAT, now)
         self._flushed_at = now
-
-
-class Row:
-    """One packed row of the replay buffer and views of its fields (flat: obs, action, next_obs; 0-d: the others)."""
-
-    obs: NDArray[Any]
-    action: NDArray[np.float32]
-    next_obs: NDArray[Any]
-    reward: NDArray[np.float32]
-    discount: NDArray[np.float32]
-
-    def __init__(self, stride: int, fields: list[tuple[str, str, tuple[int, ...], int]]) -> None:
-        # The words behind the bytes: every field keeps its natural alignment.
-        self.packed = np.zeros(stride // 8, np.uint64).view(np.uint8)
-        for name, dtype, shape, offset in fields:
-            flat = (int(np.prod(shape)),) if shape else ()
-            setattr(self, name, np.ndarray(flat, NUMPY_DTYPES[dtype], self.packed.data, offset))
-
-
-NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    "f16": np.dtype(np.float16),
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-    "u8": np.dtype(np.uint8),
-    "i8": np.dtype(np.int8),
-    "u16": np.dtype(np.uint16),
-    "i16": np.dtype(np.int16),
-    "u32": np.dtype(np.uint32),
-    "i32": np.dtype(np.int32),
-    "u64": np.dtype(np.uint64),
-    "i64": np.dtype(np.int64),
-    "bool": np.dtype(np.bool_),
-}
-"""Field types of the transport that numpy has."""
