@@ -59,6 +59,12 @@ fmt: setup  ## Format both languages
 	$(RUN) ruff format python tests benches
 	$(RUN) ruff check --fix python tests benches
 
+# Optimised but without link-time optimisation: the models are small, their compile time is not.
+.PHONY: loom
+loom:  ## Model-check the protocols: every schedule of small models, with kills and with orderings taken away
+	RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=8 CARGO_PROFILE_RELEASE_DEBUG=0 \
+		cargo test --release --target-dir target/loom --package rlz-core --test 'loom_*'
+
 .PHONY: kill
 kill: setup  ## Long kill storms with real processes
 	cargo test --release --package rlz-core -- --ignored

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use std::sync::Once;
 
 use crate::error::{Error, Result};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Ordering, StaticU64};
 
 /// Most lanes that a stream can have: lane + 1 takes 16 bits in state words, and a lane is an env slot in a row's meta.
 pub const MAX_LANES: usize = 65_535;
@@ -53,7 +53,7 @@ impl fmt::Display for WorkerId {
 }
 
 /// Number of forks between the process that loaded the library and this one.
-static FORKS: AtomicU64 = AtomicU64::new(0);
+static FORKS: StaticU64 = StaticU64::new(0);
 static REGISTER: Once = Once::new();
 
 extern "C" fn count_fork() {

@@ -16,14 +16,8 @@ mod words {
 }
 
 #[cfg(loom)]
-mod words {
-    pub type AtomicU64 = loom::sync::atomic::AtomicU64;
-    pub type AtomicU32 = loom::sync::atomic::AtomicU32;
-    pub type AtomicUsize = loom::sync::atomic::AtomicUsize;
-    pub type AtomicBool = loom::sync::atomic::AtomicBool;
-    pub use loom::hint::spin_loop;
-    pub use loom::sync::atomic::fence;
-}
+#[path = "sync_model.rs"]
+pub mod words;
 
 /// A word in a `static`: never modelled (a model's words cannot be made in a constant).
 #[allow(clippy::disallowed_types)]

@@ -17,7 +17,7 @@ use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 pub const SLICE: Duration = Duration::from_millis(100);
 
 /// Looks before the first sleep: a few microseconds, far below the price of a sleep and a wake.
-const SPINS: u32 = 64;
+const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
 
 const BITMAP: usize = 16;
 
@@ -53,6 +53,7 @@ impl<'a> EventCount<'a> {
     /// `due` runs behind the fence: of several notifiers whose stores make the predicate true together, at least the last
     /// one sees them all.
     pub fn notify_if(&self, due: impl FnOnce() -> bool) {
+        kill::kill_point("event: before the wake");
         // Pairs with the fence in `wait`: either this side sees the waiter's bit (and what it stored before waiting), or
         // the waiter's look after its fence sees what was stored before this one.
         fence(Ordering::SeqCst);
@@ -93,6 +94,7 @@ impl<'a> EventCount<'a> {
             }
         }
         let announced = Announced::new(self, worker);
+        kill::kill_point("event: announced");
         let mut slept_out = None;
         loop {
             // Acquire, pairs with the Release addition in `notify_always`.
@@ -115,7 +117,7 @@ impl<'a> EventCount<'a> {
             let slept = Instant::now();
             #[allow(clippy::cast_possible_truncation)] // the futex compares the low half
             futex::wait(self.seq, seq as u32, left);
-            slept_out = (slept.elapsed() >= left).then_some(seq);
+            slept_out = (slept.elapsed() >= left && !cfg!(loom)).then_some(seq); // a model has no slices
             if !between() {
                 return Err(Error::Interrupted);
             }
@@ -167,8 +169,8 @@ impl<'a, 'b> Announced<'a, 'b> {
 
 impl Drop for Announced<'_, '_> {
     fn drop(&mut self) {
-        if kill::killed() {
-            return; // a killed waiter leaves its bit to the reaper
+        if kill::killed() || (cfg!(loom) && std::thread::panicking()) {
+            return; // a killed waiter leaves its bit to the reaper; a model that failed is over
         }
         let (word, bit) = place(self.worker);
         self.event.waiters[word].fetch_and(!bit, Ordering::Relaxed);

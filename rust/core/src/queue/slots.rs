@@ -297,10 +297,12 @@ impl<'a> Slots<'a> {
         }
     }
 
+    #[cfg_attr(loom, track_caller)] // the ordering stands at the caller
     fn transition(&self, slot: usize, from: Word, to: Word, success: Ordering) -> Result<(), Word> {
         self.words[slot].compare_exchange(from.0, to.0, success, Ordering::Relaxed).map(|_| ()).map_err(Word)
     }
 
+    #[cfg_attr(loom, track_caller)]
     fn swap(&self, slot: usize, from: Word, to: Word, success: Ordering) -> bool {
         self.transition(slot, from, to, success).is_ok()
     }
