@@ -1,6 +1,9 @@
 """Checkpoints: whole or absent, finite, incremental, few, and read back as they were."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +214,38 @@ def test_nothing_in_a_checkpoint_is_pickled(trained: Trained, tmp_path: Path) ->
     found = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert found == {".json", ".safetensors"}
     assert isinstance(trained.run.streams, Streams)
+
+
+WRITES_FOR_EVER = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+from pathlib import Path
+from test_runtime_checkpoint import STATE, Trained
+trained = Trained(Path(sys.argv[3]))
+while True:
+    trained.steps(3)
+    assert trained.save() is not None
+    print("saved", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_newest_checkpoint_loads_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    rng = np.random.default_rng()
+    for _ in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITES_FOR_EVER, str(here), str(here.parent / "workers"), str(tmp_path)],
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.2))
+        process.kill()
+        process.communicate()
+        newest = step_folders(tmp_path / "checkpoints")[-1]
+        checkpoint = load_checkpoint(newest)
+        assert checkpoint.replay is not None
+        run = Run(config(buffer_size=50), tmp_path)
+        assert checkpoint.restore_replay(run.replay, worker=1) == min(50, checkpoint.replay.committed[0])
+        run.streams.close()

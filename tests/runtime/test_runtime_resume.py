@@ -107,3 +107,15 @@ def test_an_environment_with_other_spaces_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is no run"):
         resume(tmp_path)
+
+
+def test_a_broken_checkpoint_is_put_aside_and_the_one_before_it_used(tmp_path: Path) -> None:
+    path = run(tmp_path, "run", 60)
+    old = newest_checkpoint(path)
+    assert resume(path, {"total_timesteps": 80}, quiet=True, modules=FAKE) == 0
+    (newest_checkpoint(path).path / "learner.safetensors").unlink()
+    assert resume(path, {"total_timesteps": 70}, quiet=True, modules=FAKE) == 0
+    assert newest_checkpoint(path).env_steps == 70
+    assert old.path.is_dir()
+    assert (path / "checkpoints" / "latest").resolve() == newest_checkpoint(path).path
+    assert [p.name[:24] for p in (path / "checkpoints").glob("broken-*")] == ["broken-step-000000000080"]

@@ -1,11 +1,12 @@
 """Going on with a run from its newest checkpoint, in the same run folder."""
 
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import CheckpointError, ConfigError
-from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint
+from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint, step_folders
 from rlz.runtime.files import remove_temporary, replace_file
 from rlz.runtime.graph import MODULES
 from rlz.runtime.memory import check_memory
@@ -54,7 +55,8 @@ def resume(
     with private_files():
         run_dir = open_run_directory(Path(run))
         try:
-            checkpoint = with_salvaged_rows(newest_checkpoint(run_dir.path))
+            newest = newest_checkpoint(run_dir.path)
+            checkpoint = with_salvaged_rows(newest)
             config = resumed_config(run_dir, overrides or {})
             if config.total_timesteps <= checkpoint.env_steps:
                 raise ConfigError(
@@ -66,6 +68,7 @@ def resume(
             _check_spaces(checkpoint, env_spec)
             check_memory(config, env_spec)
             remove_temporary(run_dir.checkpoints)
+            _put_aside(newest)
             replace_file(run_dir.config, config.to_toml().encode())
             notes += _announcement(config, checkpoint)
             return launch(Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules))
@@ -98,6 +101,13 @@ def _check_spaces(checkpoint: Checkpoint, env_spec: "EnvSpec") -> None:
         raise CheckpointError(
             f"the environment has changed since {checkpoint.path} was written.\nthen: {saved}\nnow:  {now}"
         )
+
+
+def _put_aside(checkpoint: Checkpoint) -> None:
+    """Rename later checkpoints, which cannot be read: they would count as the newest ones."""
+    folders = step_folders(checkpoint.path.parent)
+    for path in folders[folders.index(checkpoint.path) + 1 :]:
+        path.rename(path.with_name(f"broken-{path.name}-{uuid.uuid4().hex[:6]}"))
 
 
 def _announcement(config: "RunConfig", checkpoint: Checkpoint) -> list[str]:
