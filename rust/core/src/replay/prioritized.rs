@@ -65,6 +65,8 @@ pub struct PrioritizedSampler {
     stale: u64,
     redraws: u64,
     picks: Vec<usize>,
+    looks: Vec<(f64, usize)>,
+    changes: Vec<(usize, f64)>,
     /// Weight of each pick when it was drawn.
     drawn: Vec<f64>,
 }
@@ -93,6 +95,8 @@ impl PrioritizedSampler {
             stale: 0,
             redraws: 0,
             picks: Vec::new(),
+            looks: Vec::new(),
+            changes: Vec::new(),
             drawn: Vec::new(),
             replay,
         })
@@ -181,8 +185,13 @@ impl PrioritizedSampler {
         self.check_total()?;
         let part = self.tree.total() / size as f64;
         let mut picks = std::mem::take(&mut self.picks);
+        let mut looks = std::mem::take(&mut self.looks);
+        looks.clear();
+        looks.extend((0..size).map(|i| (part * (i as f64 + self.rng.uniform()), 0)));
+        self.tree.find_many(&mut looks);
         picks.clear();
-        picks.extend((0..size).map(|i| self.tree.find(part * (i as f64 + self.rng.uniform()))));
+        picks.extend(looks.iter().map(|(_, leaf)| *leaf));
+        self.looks = looks;
         self.drawn.clear();
         self.drawn.extend(picks.iter().map(|pick| self.tree.get(*pick)));
         let whole = Batch { rows: &mut *rows, meta: meta.as_deref_mut(), ids: Some(&mut *ids) };
@@ -216,6 +225,7 @@ impl PrioritizedSampler {
         }
         self.catch_up()?;
         let mut stale = 0;
+        self.changes.clear();
         for (id, error) in ids.chunks_exact(3).zip(errors) {
             #[allow(clippy::cast_possible_truncation)] // bounded above
             let leaf = (id[0] * capacity + id[1]) as usize;
@@ -225,8 +235,9 @@ impl PrioritizedSampler {
             }
             let priority = f64::from(error.abs()) + self.options.eps;
             self.largest = self.largest.max(priority);
-            self.tree.set(leaf, priority.powf(self.options.alpha));
+            self.changes.push((leaf, priority.powf(self.options.alpha)));
         }
+        self.tree.set_batch(&mut self.changes);
         self.stale += stale as u64;
         Ok(stale)
     }

@@ -95,29 +95,56 @@ impl SumTree {
         }
     }
 
+    /// Change some weights, given as leaves and weights (the last one counts for a leaf given twice). Best when
+    /// neighbours come one after another: they share their sums.
+    pub fn set_batch(&mut self, changes: &mut Vec<(usize, f64)>) {
+        for (leaf, weight) in &mut *changes {
+            debug_assert!(weight.is_finite() && *weight >= 0.0 && *leaf < self.leaves);
+            self.levels[0][*leaf / WIDTH].0[*leaf % WIDTH] = *weight;
+        }
+        for level in 1..self.levels.len() {
+            // From here on `changes` holds the nodes of the level below, without repeats in a row.
+            for (at, _) in &mut *changes {
+                *at /= WIDTH;
+            }
+            changes.dedup_by_key(|(at, _)| *at);
+            let (below, above) = self.levels.split_at_mut(level);
+            for (at, _) in &*changes {
+                above[0][at / WIDTH].0[at % WIDTH] = below[level - 1][*at].sum();
+            }
+        }
+    }
+
     /// The leaf in whose part of the sum `mass` (0 to [`SumTree::total`]) lies; never one of weight 0.
     ///
     /// Panics when all weights are 0.
     #[inline]
     #[must_use]
-    pub fn find(&self, mut mass: f64) -> usize {
-        let mut at = 0;
+    pub fn find(&self, mass: f64) -> usize {
+        let mut one = [(mass, 0)];
+        self.find_many(&mut one);
+        one[0].1
+    }
+
+    /// [`SumTree::find`] for many: masses in (with 0), leaves out. Level by level, so that waits for memory overlap.
+    pub fn find_many(&self, looks: &mut [(f64, usize)]) {
         for level in self.levels.iter().rev() {
-            let mut last = None;
-            for (child, &weight) in level[at].0.iter().enumerate() {
-                if weight == 0.0 {
-                    continue;
+            for (mass, at) in &mut *looks {
+                let mut last = None;
+                for (child, &weight) in level[*at].0.iter().enumerate() {
+                    if weight == 0.0 {
+                        continue;
+                    }
+                    last = Some(child);
+                    if *mass < weight {
+                        break;
+                    }
+                    *mass -= weight;
                 }
-                last = Some(child);
-                if mass < weight {
-                    break;
-                }
-                mass -= weight;
+                // Rounding may leave `mass` at or beyond the end: then the last child that has a weight is meant.
+                *at = *at * WIDTH + last.expect("a sum tree with a weight above 0");
             }
-            // Rounding may leave `mass` at or beyond the end: then the last child that has a weight is meant.
-            at = at * WIDTH + last.expect("a sum tree with a weight above 0");
         }
-        at
     }
 }
 
@@ -159,6 +186,9 @@ mod tests {
             }
             let mut at_once = SumTree::new(leaves);
             at_once.set_many(plain.iter().copied().enumerate());
+            let mut batch = SumTree::new(leaves);
+            batch.set_batch(&mut changes.iter().map(|(index, w)| (index.index(leaves), f64::from(*w))).collect());
+            prop_assert_eq!(batch.total(), at_once.total());
             let total: f64 = plain.iter().sum();
             prop_assert_eq!((tree.total(), at_once.total()), (total, total));
             prop_assume!(total > 0.0);
@@ -166,7 +196,7 @@ mod tests {
                 let mass = look * total;
                 let mut left = mass;
                 let expected = plain.iter().position(|weight| { left -= weight; left < 0.0 }).unwrap();
-                prop_assert_eq!((tree.find(mass), at_once.find(mass)), (expected, expected));
+                prop_assert_eq!([tree.find(mass), at_once.find(mass), batch.find(mass)], [expected; 3]);
                 prop_assert_eq!(tree.get(expected), plain[expected]);
             }
         }
