@@ -6,6 +6,8 @@ PYTHON ?= python3
 # uv: the one on PATH, else a private copy in .uv/ made with the standard library's venv and pip.
 UV ?= $(shell command -v uv 2>/dev/null || echo $(CURDIR)/.uv/bin/uv)
 export UV
+# The certificates of the system rather than uv's own list: works behind a proxy that signs for itself too.
+export UV_SYSTEM_CERTS ?= 1
 RUN = $(UV) run --no-sync
 
 # A short run that shows learning within a few minutes on two cores; `make train ARGS="..."` replaces nothing, it adds.
