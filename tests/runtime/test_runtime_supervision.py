@@ -176,7 +176,7 @@ def test_killed_workers_are_replaced_a_stopped_one_is_not_and_the_count_is_exact
     assert "evaluator was killed by SIGSEGV" in text
     assert "was killed by SIGKILL" in text
     assert "lack of memory" in text
-    assert text.count("restarted (1 of 3 in a row)") == 2
+    assert text.count("restarted (death 1 of 3 in a row)") == 2
     training.assert_nothing_is_left()
 
 
@@ -193,9 +193,9 @@ def test_a_sampler_that_always_dies_ends_the_run(start: Start) -> None:
 
     wait_for(kill)
     assert training.wait() == 1
-    assert "restarted 3 times in a row without getting anywhere" in training.text()
+    assert "its death number 3 in a row without 1,000 env steps between: the run is given up" in training.text()
     assert training.summary()["status"] == "failed"
-    assert len(killed) == 4
+    assert len(killed) == 3
     training.assert_nothing_is_left()
 
 

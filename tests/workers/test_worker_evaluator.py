@@ -57,6 +57,7 @@ def test_it_scores_the_first_version_after_each_multiple_once(make: Make) -> Non
     assert [int(event[0]) for event in events(run)] == [11, 21, 31]  # the version published at that step
     assert run.stat("evaluator", Stat.EVALUATIONS) == 3
     assert run.stat("evaluator", Stat.EVALUATIONS_SKIPPED) == 0
+    assert run.stat("evaluator", Stat.EPISODES) == 6
     assert events(run)[0][3:10].tolist() == [6, 0, 6, 6, LENGTH, 0, 2]
 
 

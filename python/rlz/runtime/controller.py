@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 TICK_S = 0.25
 """Longest sleep of the loop."""
 
-MOST_RESTARTS = 3
-"""Restarts of one worker in a row, without progress between, before the run is given up."""
+FATAL_DEATHS = 3
+"""Deaths of one worker in a row, without progress between, that end the run."""
 
-PROGRESS_STEPS = 1000
-"""Env steps of a sampler that count as progress (an evaluator: one evaluation)."""
+PROGRESS: Mapping[str, tuple[int, str]] = {"sampler": (1000, "1,000 env steps"), "evaluator": (1, "an episode")}
+"""What counts as progress between two deaths, by role: env steps of its lanes, episodes played to the end."""
 
 STEPPER_GRACE_S = 2.0
 """Time for samplers and evaluator to end after a stop: one env step."""
@@ -71,7 +71,7 @@ class Slot:
     process: WorkerProcess | None = None
     pid: int = 0
     restarts: int = 0
-    in_a_row: int = 0
+    deaths_in_a_row: int = 0
     progress: float = 0.0
 
     def info(self) -> WorkerInfo:
@@ -266,26 +266,26 @@ class Controller:
 
     def _restart(self, slot: Slot, ending: Ending, tracker: RunTracker) -> None:
         progress = self._progress(slot)
-        enough = PROGRESS_STEPS if slot.node.role == "sampler" else 1
-        slot.in_a_row = 1 if progress - slot.progress >= enough else slot.in_a_row + 1
+        enough, words = PROGRESS[slot.node.role]
+        slot.deaths_in_a_row = 1 if progress - slot.progress >= enough else slot.deaths_in_a_row + 1
         slot.progress = progress
-        if slot.in_a_row > MOST_RESTARTS:
+        if slot.deaths_in_a_row >= FATAL_DEATHS:
             self._fail(
-                f"{ending.describe()}. It had been restarted {MOST_RESTARTS} times in a row without getting anywhere: "
+                f"{ending.describe()}. That was its death number {slot.deaths_in_a_row} in a row without {words} between: "
                 "the run is given up",
                 tracker,
             )
             return
         slot.restarts += 1
         self.streams.stats.add(slot.node.slot, Stat.RESTARTS, 1.0)
-        tracker.note(f"{ending.describe()}. It is restarted ({slot.in_a_row} of {MOST_RESTARTS} in a row)")
+        tracker.note(f"{ending.describe()}. It is restarted (death {slot.deaths_in_a_row} of {FATAL_DEATHS} in a row)")
         self._start(slot)
 
     def _progress(self, slot: Slot) -> float:
         if slot.node.role == "sampler":
             steps = self.streams.limiter.lane_steps()
             return float(sum(steps[lane] for lane in slot.node.lanes))
-        return float(self.streams.stats.read()[slot.node.slot][Stat.EVALUATIONS])
+        return float(self.streams.stats.read()[slot.node.slot][Stat.EPISODES])
 
     def _fail(self, error: str, tracker: RunTracker, *, quick: bool = False) -> None:
         """End the run because of an error; unless `quick`, the learner may still write its checkpoint."""

@@ -68,6 +68,7 @@ def play(
     seeds: Sequence[int],
     *,
     go_on: Callable[[], bool] | None = None,
+    played: Callable[[], None] | None = None,
     frame: Callable[[Any], None] | None = None,
 ) -> Evaluation | None:
     """Play one deterministic episode for each reset seed.
@@ -79,6 +80,7 @@ def play(
     env_spec : spaces of the environment; observations are stored as in training.
     seeds : one per episode.
     go_on : asked before every step; False gives up.
+    played : called after every episode.
     frame : called with every rendered frame.
 
     Returns
@@ -107,4 +109,6 @@ def play(
             done = terminated or truncated
         returns.append(total)
         lengths.append(length)
+        if played is not None:
+            played()
     return Evaluation(tuple(returns), tuple(lengths), time.monotonic() - began)

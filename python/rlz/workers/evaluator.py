@@ -114,7 +114,7 @@ class Evaluator:
         if not final:
             self._skip(env_steps // self._config.eval_every - self._due // self._config.eval_every)
         self._policy.load(self._parameters)
-        result = play(self._env, self._policy, self._env_spec, self._seeds, go_on=self._may_go_on)
+        result = play(self._env, self._policy, self._env_spec, self._seeds, go_on=self._may_go_on, played=self._played)
         if result is None:
             return
         self._scored = version
@@ -140,7 +140,11 @@ class Evaluator:
         if multiples > 0:
             self._stats.add(Stat.EVALUATIONS_SKIPPED, float(multiples))
 
+    def _played(self) -> None:
+        self._stats.add(Stat.EPISODES, 1.0)
+
     def _may_go_on(self) -> bool:
+        self._stats.set(Stat.HEARTBEAT, time.monotonic())
         return self._streams.limiter.state not in (STOPPING, CLOSED)
 
     def _write_best(self, result: Evaluation, version: int, env_steps: int, updates: int) -> None:
