@@ -95,15 +95,6 @@ fn a_publisher_comes_round_to_a_leasing_reader() {
     check(1, || _ = publish(u32::MAX, 5, true));
 }
 
-#[test]
-#[ignore = "minutes"]
-fn every_ordering_of_the_store_is_needed() {
-    let copied = || _ = publish(u32::MAX, 5, false);
-    let leased = || _ = publish(u32::MAX, 5, true);
-    let left = unnoticed("src/parameters", &[(1, copied), (1, leased)]);
-    assert_eq!(left, Vec::<String>::new());
-}
-
 const TOTAL: u64 = 2;
 
 struct Steps {
