@@ -254,7 +254,8 @@ class StatsBoard:
         *, slots: int, names: Sequence[str], event_width: int, event_capacity: int, run_id: int
     ) -> StatsBoard: ...
     @staticmethod
-    def attach(fd: int) -> StatsBoard: ...
+    def attach(fd: int) -> StatsBoard:
+        """A descriptor that was opened read-only gives a board that can only be read."""
     @property
     def fd(self) -> int: ...
     @property

@@ -1,4 +1,9 @@
+import os
+
+import pytest
+
 from rlz._native import StatsBoard
+from rlz.errors import TransportError
 from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, STAT_NAMES, Stat, StatsRow
 
 
@@ -38,3 +43,14 @@ def test_events_are_padded() -> None:
     assert events[0].tolist() == [-5.0, 200.0, 1_000.0, *[0.0] * (EVENT_WIDTH - 3)]
     assert events[1].tolist() == list(range(EVENT_WIDTH))
     assert board.events(1, 0)[1].shape == (0, EVENT_WIDTH)
+
+
+def test_a_board_behind_a_read_only_descriptor_can_only_be_read() -> None:
+    board = make()
+    fd = os.open(f"/proc/self/fd/{board.fd}", os.O_RDONLY)
+    view = StatsBoard.attach(fd)
+    os.close(fd)
+    StatsRow(board, 1).set(Stat.ENT_COEF, 0.5)
+    assert view.read()[1][Stat.ENT_COEF] == 0.5
+    with pytest.raises(TransportError, match="read-only"):
+        StatsRow(view, 1).set(Stat.ENT_COEF, 0.5)

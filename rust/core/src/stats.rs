@@ -10,7 +10,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::error::{Error, Result};
-use crate::memory::{Access, Header, Segment, Stream};
+use crate::memory::{Access, Header, ReadWord, Segment, Stream};
 use crate::schema::{Dtype, Field, PlacedField};
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -87,9 +87,9 @@ impl StatsBoard {
         Ok(Self { segment, names: names.to_vec(), layout })
     }
 
-    /// Map the board behind a descriptor.
+    /// Map the board behind a descriptor. One that was opened read-only gives a board that can only be read.
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Self> {
-        let segment = Segment::attach(fd, Access::ReadWrite)?;
+        let segment = Segment::attach(fd, Access::of(fd)?)?;
         let header = Header::read(&segment, Stream::Stats)?;
         let bad = |reason: String| Error::BadSegment { stream: Stream::Stats.name(), reason };
         let mut params = [0; 4];
@@ -155,7 +155,7 @@ impl StatsBoard {
     pub fn read(&self, into: &mut [f64]) -> Result<()> {
         assert_eq!(into.len(), self.layout.slots * self.layout.values);
         for (slot, row) in into.chunks_exact_mut(self.layout.values).enumerate() {
-            for (value, word) in row.iter_mut().zip(self.slot(slot)?) {
+            for (value, word) in row.iter_mut().zip(self.read_slot(slot)?) {
                 *value = f64::from_bits(word.load(Ordering::Relaxed));
             }
         }
@@ -168,7 +168,8 @@ impl StatsBoard {
         if values.len() != width {
             return Err(Error::invalid("event", format!("{} values", values.len()), format!("{width} values")));
         }
-        let (counter, events) = self.ring(slot)?;
+        let words = &self.slot(slot)?[self.layout.counter()..];
+        let (counter, events) = (&words[0], &words[LINE..]);
         let count = counter.load(Ordering::Relaxed); // our own, or a dead predecessor's
         // Pairs with the Acquire fence in `events`: a reader that sees one of the stores below also sees `count`, and
         // so knows that this place is being written.
@@ -187,7 +188,8 @@ impl StatsBoard {
     /// Events that were overwritten are left out: fewer records than `next - since` come back then.
     pub fn events(&self, slot: usize, since: u64, into: &mut Vec<f64>) -> Result<u64> {
         let Layout { event_width: width, event_capacity: capacity, .. } = self.layout;
-        let (counter, events) = self.ring(slot)?;
+        let words = &self.read_slot(slot)?[self.layout.counter()..];
+        let (counter, events) = (&words[0], &words[LINE..]);
         let next = counter.load(Ordering::Acquire); // pairs with the Release store in `push_event`
         // Of `capacity` places one may be in the writer's hands.
         let oldest = |count: u64| count.saturating_sub(capacity as u64 - 1);
@@ -205,11 +207,22 @@ impl StatsBoard {
     }
 
     fn slot(&self, slot: usize) -> Result<&[AtomicU64]> {
+        let (offset, words) = self.place_of(slot)?;
+        self.segment.words(offset, words)
+    }
+
+    fn read_slot(&self, slot: usize) -> Result<&[ReadWord]> {
+        let (offset, words) = self.place_of(slot)?;
+        self.segment.read_words(offset, words)
+    }
+
+    /// Byte offset and words of a slot.
+    fn place_of(&self, slot: usize) -> Result<(usize, usize)> {
         if slot >= self.layout.slots {
             return Err(Error::invalid("slot", slot, format!("less than {}", self.layout.slots)));
         }
         let words = self.layout.slot_words().expect("checked when the board was made");
-        self.segment.words(self.layout.data + slot * words * 8, words)
+        Ok((self.layout.data + slot * words * 8, words))
     }
 
     fn value(&self, slot: usize, index: usize) -> Result<&AtomicU64> {
@@ -218,11 +231,6 @@ impl StatsBoard {
             return Err(Error::invalid("index", index, format!("less than {}", self.layout.values)));
         }
         Ok(&words[index])
-    }
-
-    fn ring(&self, slot: usize) -> Result<(&AtomicU64, &[AtomicU64])> {
-        let words = &self.slot(slot)?[self.layout.counter()..];
-        Ok((&words[0], &words[LINE..]))
     }
 }
 
@@ -256,6 +264,21 @@ mod tests {
         assert_eq!(values[5 + 2], 4.75);
         assert!(values[14].is_nan());
         assert_eq!(values.iter().filter(|v| **v == 0.0).count(), 13);
+    }
+
+    #[test]
+    fn a_descriptor_opened_read_only_gives_a_board_to_read() {
+        let a = board(2, 4);
+        let b = StatsBoard::attach(a.segment().read_only_fd().unwrap().as_fd()).unwrap();
+        a.set(1, 2, 4.5).unwrap();
+        a.push_event(1, &[1.0, 2.0, 3.0]).unwrap();
+        let (mut values, mut events) = (vec![0.0; 10], Vec::new());
+        b.read(&mut values).unwrap();
+        assert_eq!(values[5 + 2], 4.5);
+        assert_eq!((b.events(1, 0, &mut events).unwrap(), events), (1, vec![1.0, 2.0, 3.0]));
+        assert!(matches!(b.set(1, 2, 0.0), Err(Error::ReadOnly { .. })));
+        assert!(matches!(b.add(1, 2, 0.0), Err(Error::ReadOnly { .. })));
+        assert!(matches!(b.push_event(1, &[0.0; 3]), Err(Error::ReadOnly { .. })));
     }
 
     #[test]

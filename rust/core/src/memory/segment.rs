@@ -24,6 +24,14 @@ pub enum Access {
     ReadOnly,
 }
 
+impl Access {
+    /// What a descriptor was opened for.
+    pub fn of(fd: BorrowedFd<'_>) -> Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(fd).map_err(|e| Error::system("fcntl(GETFL) of a segment", e))?;
+        Ok(if flags & OFlags::RWMODE == OFlags::RDONLY { Self::ReadOnly } else { Self::ReadWrite })
+    }
+}
+
 /// A word of a mapping that may be read-only: it can be loaded, never stored to.
 #[derive(Debug)]
 #[repr(transparent)]

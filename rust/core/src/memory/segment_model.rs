@@ -17,6 +17,13 @@ pub enum Access {
     ReadOnly,
 }
 
+impl Access {
+    /// Models have no descriptors.
+    pub fn of(_fd: BorrowedFd<'_>) -> Result<Self> {
+        Ok(Self::ReadWrite)
+    }
+}
+
 /// A word that can be loaded, never stored to.
 #[derive(Debug)]
 #[repr(transparent)]
