@@ -64,19 +64,37 @@ def test_waits_by_reason_include_the_wait_that_is_open():
     assert (sampler.waiting_for, sampler.waiting_s) == ("limiter", 2.0)
 
 
+def test_rates_lag_and_sign_of_life_of_each_worker():
+    streams = FakeStreams()
+    board = streams.stats.values
+
+    def go_on():
+        board[0][Stat.UPDATES] = 30.0
+        board[1][Stat.EPISODES] = 5.0
+        board[2][[Stat.ENV_STEPS, Stat.EPISODES, Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT]] = 20.0, 1.0, 30.0, 20.0
+        board[2][Stat.HEARTBEAT] = 107.5
+
+    learner, evaluator, sampler = snapshot_of(streams, change=go_on).workers
+    seconds = 10.0
+    assert (learner.updates_per_s, learner.quiet_s, learner.policy_lag) == (30 / seconds, None, None)
+    assert evaluator.episodes_per_s == 5 / seconds
+    assert (sampler.env_steps_per_s, sampler.episodes_per_s) == (20 / seconds, 1 / seconds)
+    assert (sampler.policy_lag, sampler.quiet_s) == (1.5, 2.5)
+
+
 def test_a_step_without_a_row_is_lost_and_a_row_before_its_step_is_not():
     streams = FakeStreams()
     streams.replay.rows = [50, 50]  # rows of a resumed run do not count
-    streams.limiter.env_steps = 400
-
-    def ahead():
-        streams.limiter.env_steps, streams.replay.rows = 500, [101, 100]
-
-    assert snapshot_of(streams, change=ahead).rows_lost == 0
-    streams.limiter.env_steps = 510
-    reader = Reader(streams, workers)
-    streams.limiter.env_steps, streams.replay.rows[0] = 520, 108
-    assert reader.read(1.0).rows_lost == 3
+    streams.limiter.lanes = [0, 0]
+    infos = [WorkerInfo("sampler-0", "sampler", 2, 0, lanes=(0,)), WorkerInfo("sampler-1", "sampler", 3, 0, lanes=(1,))]
+    reader = Reader(streams, lambda: infos)
+    streams.limiter.lanes, streams.replay.rows = [50, 50], [101, 100]  # one row is ahead of its step
+    assert reader.read(1.0).rows_lost == 0
+    streams.limiter.lanes[1] += 10
+    streams.replay.rows[1] += 7
+    reading = reader.read(1.0)
+    assert reading.rows_lost == 3
+    assert [worker.rows_lost for worker in reading.workers] == [0, 3]
 
 
 def test_returns_are_means_of_the_last_hundred_episodes():

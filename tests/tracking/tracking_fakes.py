@@ -33,6 +33,10 @@ class FakeLimiter:
     env_steps: int = 0
     updates: int = 0
     nbytes: int = 4096
+    lanes: list[int] = field(default_factory=lambda: [0])
+
+    def lane_steps(self) -> list[int]:
+        return list(self.lanes)
 
 
 @dataclass
@@ -59,6 +63,7 @@ class FakeStreams:
     def step(self, env_steps: int, updates: int) -> None:
         """Let the run go on: one sampler in slot 2, the learner in slot 0."""
         self.limiter.env_steps += env_steps
+        self.limiter.lanes[0] += env_steps
         self.limiter.updates += updates
         self.replay.rows[0] += env_steps
         self.stats.values[2][Stat.ENV_STEPS] += env_steps
@@ -70,7 +75,7 @@ def workers(pid: int | None = None) -> list[WorkerInfo]:
     return [
         WorkerInfo("learner", "learner", 0, own),
         WorkerInfo("evaluator", "evaluator", 1, 0),
-        WorkerInfo("sampler-0", "sampler", 2, own),
+        WorkerInfo("sampler-0", "sampler", 2, own, lanes=(0,)),
     ]
 
 

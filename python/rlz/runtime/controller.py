@@ -76,7 +76,7 @@ class Slot:
 
     def info(self) -> WorkerInfo:
         """Describe it for the tracker."""
-        return WorkerInfo(self.node.name, self.node.role, self.node.slot, self.pid, self.restarts)
+        return WorkerInfo(self.node.name, self.node.role, self.node.slot, self.pid, self.restarts, self.node.lanes)
 
 
 @dataclass
@@ -226,7 +226,8 @@ class Controller:
         slot.pid = 0
         worker = process.spec.worker_id
         self.streams.reap(worker)
-        self.streams.stats.set(slot.node.slot, Stat.WAITING_FOR, 0.0)
+        for stat in (Stat.WAITING_FOR, Stat.HEARTBEAT):  # they were the dead one's, not its successor's
+            self.streams.stats.set(slot.node.slot, stat, 0.0)
         self._ids.append(worker)  # only now: no stream knows the id any more
         return ending
 
@@ -271,8 +272,8 @@ class Controller:
         slot.progress = progress
         if slot.deaths_in_a_row >= FATAL_DEATHS:
             self._fail(
-                f"{ending.describe()}. That was its death number {slot.deaths_in_a_row} in a row without {words} between: "
-                "the run is given up",
+                f"{ending.describe()}. That was its death number {slot.deaths_in_a_row} in a row without {words} "
+                "between: the run is given up",
                 tracker,
             )
             return

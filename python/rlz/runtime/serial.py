@@ -60,7 +60,7 @@ class SerialRun:
 
     def workers(self) -> list[WorkerInfo]:
         """Every worker; all of them are this process."""
-        return [WorkerInfo(node.name, node.role, node.slot, os.getpid()) for node in self._nodes]
+        return [WorkerInfo(node.name, node.role, node.slot, os.getpid(), 0, node.lanes) for node in self._nodes]
 
     def run(self, tracker: RunTracker, signals: StopSignals) -> Outcome:
         """Run to the end, or to a stop signal; never raises for an error in a worker."""

@@ -51,6 +51,7 @@ class WorkerInfo:
     slot : row of the worker in the stats board.
     pid : process id of the present incarnation; 0 while there is none. In serial mode all share the controller's.
     restarts : how often this run has restarted it.
+    lanes : environment slots that a sampler steps.
     """
 
     name: str
@@ -58,15 +59,24 @@ class WorkerInfo:
     slot: int
     pid: int
     restarts: int = 0
+    lanes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class WorkerReading:
-    """One worker at one instant: its row of the stats board [len(Stat)] and its process (None: gone)."""
+    """One worker at one instant.
+
+    Attributes
+    ----------
+    stats : its row of the stats board [len(Stat)].
+    usage : its process (None: gone).
+    rows_lost : env steps of its lanes without a row.
+    """
 
     info: WorkerInfo
     stats: NDArray[np.float64]
     usage: ProcessUsage | None
+    rows_lost: int = 0
 
     def waited(self, reason: str, at: float) -> float:
         """Seconds spent waiting for a reason so far, the wait that is open at `at` included."""
@@ -122,7 +132,7 @@ class Reader:
     def __post_init__(self) -> None:
         self.first_env_steps = int(self.streams.limiter.env_steps)
         self.first_updates = int(self.streams.limiter.updates)
-        self._first_rows = sum(self.streams.replay.committed())
+        self._first_rows = self.streams.replay.committed()
 
     def read(self, now: float | None = None) -> Reading:
         """Take a reading; some tens of microseconds per worker."""
@@ -139,21 +149,25 @@ class Reader:
                 for event in self.events(info.slot):
                     self._episodes.append((float(event[0]), float(event[1])))
         env_steps = int(self.streams.limiter.env_steps)
-        committed = sum(self.streams.replay.committed()) - self._first_rows
-        pending = sum(float(board[info.slot][Stat.ROWS_PENDING]) for info in infos)
-        # A row is committed before its step is counted, so what is missing after that order is lost for good.
-        lost = max(0, env_steps - self.first_env_steps - committed - int(pending))
+        steps = self.streams.limiter.lane_steps()
+        # Read after the steps: a row is committed before its step is counted, so what is missing is lost for good.
+        rows = [now - first for now, first in zip(self.streams.replay.committed(), self._first_rows, strict=True)]
+        lost = {}
+        for info in infos:
+            missing = sum(max(0, steps[lane] - rows[lane]) for lane in info.lanes)
+            lost[info.name] = max(0, missing - int(board[info.slot][Stat.ROWS_PENDING]))
         returns, lengths = zip(*self._episodes, strict=True) if self._episodes else ((), ())
         return Reading(
             at=at,
             env_steps=env_steps,
             updates=int(self.streams.limiter.updates),
-            rows=committed,
-            rows_lost=lost,
+            rows=sum(rows),
+            rows_lost=sum(lost.values()),
             return_mean=float(np.mean(returns)) if returns else None,
             length_mean=float(np.mean(lengths)) if lengths else None,
             workers=tuple(
-                WorkerReading(info, board[info.slot], usage) for info, usage in zip(infos, usages, strict=True)
+                WorkerReading(info, board[info.slot], usage, lost[info.name])
+                for info, usage in zip(infos, usages, strict=True)
             ),
         )
 
@@ -169,7 +183,8 @@ class WorkerSnapshot:
     """One worker over the time between two readings.
 
     `cpu_percent`: 100 is one core. `waits`: share of the time (0 to 1) by reason. `waiting_for` and `waiting_s`: the
-    wait that is open now, "" and 0 when it works. Memory in bytes, None when the process is gone.
+    wait that is open now, "" and 0 when it works. `quiet_s`: time since its last sign of life, None before the first.
+    `policy_lag`: of its actions in this time, None without any. Memory in bytes, None when the process is gone.
     """
 
     name: str
@@ -181,9 +196,14 @@ class WorkerSnapshot:
     threads: int | None
     cpu_percent: float | None
     env_steps_per_s: float
+    updates_per_s: float
+    episodes_per_s: float
+    policy_lag: float | None
+    rows_lost: int
     waits: dict[str, float]
     waiting_for: str
     waiting_s: float
+    quiet_s: float | None
 
 
 @dataclass(frozen=True)
@@ -257,9 +277,17 @@ class Snapshot:
             found[f"{prefix}/cpu_percent"] = worker.cpu_percent
             found[f"{prefix}/private_bytes"] = worker.private
             found[f"{prefix}/shared_bytes"] = worker.shared
+            found[f"{prefix}/threads"] = worker.threads
             found[f"{prefix}/restarts"] = worker.restarts
+            found[f"{prefix}/quiet_s"] = worker.quiet_s
             if worker.role == "sampler":
                 found[f"{prefix}/env_steps_per_s"] = worker.env_steps_per_s
+                found[f"{prefix}/policy_lag"] = worker.policy_lag
+                found[f"{prefix}/rows_lost"] = worker.rows_lost
+            if worker.role == "learner":
+                found[f"{prefix}/updates_per_s"] = worker.updates_per_s
+            else:
+                found[f"{prefix}/episodes_per_s"] = worker.episodes_per_s
             for reason, share in worker.waits.items():
                 found[f"{prefix}/wait_{reason}"] = share
         return {tag: value for tag, value in found.items() if value is not None}
@@ -330,7 +358,12 @@ def _worker_between(
             waits[reason] = min(1.0, max(0.0, waited / seconds))
     code = int(new.stats[Stat.WAITING_FOR])
     waiting_for = next((reason for reason, (_, open_code) in WAITS.items() if open_code == code), "")
-    stepped = float(new.stats[Stat.ENV_STEPS]) - (float(old.stats[Stat.ENV_STEPS]) if old is not None else 0.0)
+
+    def grown(stat: Stat) -> float:
+        return max(0.0, float(new.stats[stat]) - (float(old.stats[stat]) if old is not None else 0.0))
+
+    lags = grown(Stat.POLICY_LAG_COUNT)
+    heartbeat = float(new.stats[Stat.HEARTBEAT])
     return WorkerSnapshot(
         name=new.info.name,
         role=new.info.role,
@@ -340,8 +373,13 @@ def _worker_between(
         shared=None if usage is None else usage.shared,
         threads=None if usage is None else usage.threads,
         cpu_percent=cpu_percent,
-        env_steps_per_s=max(0.0, stepped) / seconds,
+        env_steps_per_s=grown(Stat.ENV_STEPS) / seconds,
+        updates_per_s=grown(Stat.UPDATES) / seconds,
+        episodes_per_s=grown(Stat.EPISODES) / seconds,
+        policy_lag=grown(Stat.POLICY_LAG_SUM) / lags if lags > 0 else None,
+        rows_lost=new.rows_lost,
         waits=waits,
         waiting_for=waiting_for,
         waiting_s=max(0.0, new_at - float(new.stats[Stat.WAITING_SINCE])) if waiting_for else 0.0,
+        quiet_s=max(0.0, new_at - heartbeat) if heartbeat > 0 else None,
     )

@@ -195,19 +195,50 @@ def notices_to(receive: Callable[[str], None] | None) -> None:
     _notice_to = receive
 
 
+class OpenWait:
+    """A wait as the stats board shows it: for what and since when; its seconds are counted when it ends.
+
+    It may stay open while the worker looks after something else in between (a checkpoint that is due).
+    """
+
+    def __init__(self, row: "StatsRow") -> None:
+        self._row = row
+        self._since: float | None = None
+        self._total: Stat | None = None
+
+    def begin(self, reason: "Waiting", total: "Stat") -> None:
+        """Show the wait, unless it is open already; its seconds will be added to `total`."""
+        from rlz.transport.stats import Stat
+
+        if self._total == total:
+            return
+        self.end()
+        self._since, self._total = time.monotonic(), total
+        self._row.set(Stat.WAITING_SINCE, self._since)
+        self._row.set(Stat.WAITING_FOR, float(reason))
+
+    def end(self) -> None:
+        """The worker works again; a sign of life. Nothing when no wait is open."""
+        if self._since is None or self._total is None:
+            return
+        from rlz.transport.stats import Stat
+
+        now = time.monotonic()
+        self._row.set(Stat.HEARTBEAT, now)
+        self._row.set(Stat.WAITING_FOR, 0.0)
+        self._row.add(self._total, now - self._since)
+        self._since = self._total = None
+
+
 @contextmanager
 def waiting(row: "StatsRow", reason: "Waiting", total: "Stat") -> Iterator[None]:
     """Show on the stats board that the worker waits, for what and since when; count the seconds in `total` after."""
-    from rlz.transport.stats import Stat
-
-    since = time.monotonic()
-    row.set(Stat.WAITING_SINCE, since)
-    row.set(Stat.WAITING_FOR, float(reason))
+    wait = OpenWait(row)
+    wait.begin(reason, total)
     try:
         yield
     finally:
-        row.set(Stat.WAITING_FOR, 0.0)
-        row.add(total, time.monotonic() - since)
+        wait.end()
 
 
 def run_worker(module: str, spec_fd: int) -> None:

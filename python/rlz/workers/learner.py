@@ -20,7 +20,7 @@ from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, ConfigError, DeviceError, NonFiniteError, WaitTimeoutError
 from rlz.runtime.checkpoint import Checkpointer, load_checkpoint
 from rlz.transport.stats import Stat, StatsRow, Waiting
-from rlz.workers.base import WorkerSpec, notice, waiting
+from rlz.workers.base import OpenWait, WorkerSpec, notice
 from rlz.workers.execution.batches import Batches, Decoder
 from rlz.workers.execution.compiled import layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
@@ -63,6 +63,7 @@ class Learner:
             torch.set_flush_denormal(True)
         self._device = find_device(config.device)
         self._stats = StatsRow(streams.stats, spec.slot)
+        self._wait = OpenWait(self._stats)  # over several slices, with chores between them
         self._algorithm = make_algorithm(config, env_spec)
         network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
         initial = self._algorithm.init(network)
@@ -152,22 +153,26 @@ class Learner:
         """Leave for updates; None when there is none yet, 0 when there will be none."""
         limiter, worker = self._streams.limiter, self._spec.worker_id
         try:
-            return limiter.acquire_updates(1, worker=worker, timeout=0.0)
+            granted = limiter.acquire_updates(1, worker=worker, timeout=0.0)
         except WaitTimeoutError:
             if timeout == 0.0:
                 return None
-        with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
+            self._wait.begin(Waiting.LIMITER, Stat.WAIT_LIMITER_S)
             try:
-                return limiter.acquire_updates(1, worker=worker, timeout=_slice(timeout))
+                granted = limiter.acquire_updates(1, worker=worker, timeout=_slice(timeout))
             except WaitTimeoutError:
                 return None
+        self._wait.end()
+        return granted
 
     def _next_batch(self, timeout: float | None) -> Batch | None:
         batch = self._batches.next()
         if batch is None:
             # Updates have been granted, so in lock step (timeout 0) the batch is worth waiting for as well.
-            with waiting(self._stats, Waiting.BATCH, Stat.WAIT_BATCH_S):
-                batch = self._batches.next(_slice(timeout) if timeout != 0.0 else SLICE_S)
+            self._wait.begin(Waiting.BATCH, Stat.WAIT_BATCH_S)
+            batch = self._batches.next(_slice(timeout) if timeout != 0.0 else SLICE_S)
+        if batch is not None:
+            self._wait.end()
         return batch
 
     def _update(self, batch: Batch) -> None:
