@@ -65,6 +65,14 @@ def test_profile_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert [arguments for arguments, _ in calls.seen] == [("Ant-v4", 30.0)]
 
 
+def test_runs_show_explains_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.toml").write_text('algo = "sac"\nenv = "Ant-v4"\n')
+    assert main(["runs", "show", str(tmp_path)]) == 0
+    assert ": died" in capsys.readouterr().out
+    assert main(["runs", "show", str(tmp_path / "none")]) == 1
+    assert "is no run" in capsys.readouterr().err
+
+
 def test_runs_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["runs", "--runs-dir", str(tmp_path / "none")]) == 0

@@ -2,9 +2,12 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from training import Training
 
 WORKERS = Path(__file__).parents[1] / "workers"
 sys.path.insert(0, str(WORKERS))
@@ -16,3 +19,17 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     found = os.pathsep.join([str(WORKERS), *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", found)
     monkeypatch.delenv("RLZ_FAKE_LEARNER", raising=False)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    started: list[Training] = []
+
+    def begin(**values: Any) -> Training:
+        started.append(Training(tmp_path, **values))
+        return started[-1]
+
+    yield begin
+    for training in started:
+        training.process.kill()
+        training.process.wait()

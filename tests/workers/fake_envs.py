@@ -18,6 +18,7 @@ class Counting(gymnasium.Env[Any, Any]):
     fail_at, exit_at, nan_at, inf_reward_at, kill_at : total step at which it misbehaves.
     fail_in_reset : number of the reset (1-based) that raises.
     sleep : seconds per step.
+    hang_at : total step that does not end.
     log : file that gets one line per step: "<reset seed> <action...>".
     spawn : start a child process that outlives a careless parent; its pid goes to this file.
     """
@@ -36,6 +37,7 @@ class Counting(gymnasium.Env[Any, Any]):
         inf_reward_at: int = 0,
         fail_in_reset: int = 0,
         sleep: float = 0.0,
+        hang_at: int = 0,
         log: str = "",
         spawn: str = "",
         render_mode: str | None = None,
@@ -69,6 +71,8 @@ class Counting(gymnasium.Env[Any, Any]):
         self.step_in_episode += 1
         if options["sleep"]:
             time.sleep(options["sleep"])
+        if self.total == options["hang_at"]:
+            time.sleep(3600)
         if options["log"]:
             with open(options["log"], "a") as file:  # noqa: PTH123
                 file.write(f"{self.seed} {' '.join(map(repr, action.tolist()))}\n")

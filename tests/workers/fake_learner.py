@@ -14,8 +14,8 @@ import numpy as np
 from rlz.errors import NonFiniteError
 from rlz.runtime.checkpoint import Checkpointer
 from rlz.transport import Streams
-from rlz.transport.stats import Stat, StatsRow
-from rlz.workers.base import WorkerSpec
+from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.workers.base import WorkerSpec, waiting
 
 
 class Learner:
@@ -42,10 +42,14 @@ class Learner:
         from rlz.errors import WaitTimeoutError
 
         limiter = self.streams.limiter
+        self.stats.set(Stat.HEARTBEAT, time.monotonic())
         try:
-            granted = limiter.acquire_updates(1, worker=self.spec.worker_id, timeout=timeout)
+            granted = limiter.acquire_updates(1, worker=self.spec.worker_id, timeout=0.0)
         except WaitTimeoutError:
-            return True
+            if timeout == 0.0:
+                return True
+            with waiting(self.stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
+                granted = limiter.acquire_updates(1, worker=self.spec.worker_id, timeout=None)
         if granted == 0:
             if self.mode == "deaf":
                 time.sleep(600)

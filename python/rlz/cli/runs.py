@@ -1,4 +1,4 @@
-"""`rlz runs`."""
+"""`rlz runs` and `rlz runs show RUN`."""
 
 import time
 from pathlib import Path
@@ -9,16 +9,39 @@ import typer
 EPILOG = """[bold]Examples[/bold]
 
   rlz runs
-  rlz runs --runs-dir /data/runs"""
+  rlz runs --runs-dir /data/runs
+  rlz runs show runs/NAME"""
+
+SHOW_EPILOG = """[bold]Examples[/bold]
+
+  rlz runs show runs/sac__Ant-v4__s1__20250101-120000
+  watch rlz runs show runs/NAME"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-@app.command(epilog=EPILOG)
+@app.callback(invoke_without_command=True, epilog=EPILOG)
 def runs(
+    ctx: typer.Context,
     runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds run folders.")] = Path("runs"),
 ) -> None:
     """List runs, oldest first: status, steps, speed, and the last and best evaluation."""
+    if ctx.invoked_subcommand is None:
+        _list(runs_dir)
+
+
+@app.command(epilog=SHOW_EPILOG)
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
+) -> None:
+    """Explain a run, also while it hangs: who waits for what and since when, rates, memory, restarts, last events."""
+    from rlz.runtime.show import show as explain
+
+    for line in explain(run):
+        typer.echo(line)
+
+
+def _list(runs_dir: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlz._native import FINISHED
 from rlz.runtime.files import TEMPORARY, remove_temporary
 from rlz.runtime.graph import FIRST_WORKER_ID, LAST_WORKER_ID, MODULES, Node, plan
+from rlz.runtime.live import Door
 from rlz.runtime.process import Ending, WorkerProcess, single_threaded, wait_until_dead
 from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
@@ -129,6 +130,7 @@ class Controller:
         self.learner_died = False
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._reader, select.POLLIN)
+        self._door: Door | None = None
 
     def workers(self) -> list[WorkerInfo]:
         """Every worker that has been started."""
@@ -146,6 +148,7 @@ class Controller:
     def run(self, tracker: RunTracker, signals: StopSignals) -> Outcome:
         """Supervise the workers until the run has ended, one way or another; none is left afterwards."""
         self._poll.register(signals.fd, select.POLLIN)
+        self._open_door(tracker)
         try:
             while self._by_pidfd:
                 for fd, _ in self._poll.poll(TICK_S * 1000):
@@ -153,6 +156,9 @@ class Controller:
                         signals.drain()
                     elif fd == self._reader:
                         self._read_notices(tracker)
+                    elif self._door is not None and fd == self._door.fd:
+                        if not self._door.serve():
+                            self._close_door()
                     else:
                         self._ended(self._by_pidfd[fd], tracker)
                 now = time.monotonic()
@@ -168,6 +174,7 @@ class Controller:
                 tracker.tick(now)
         finally:
             self._poll.unregister(signals.fd)
+            self._close_door()
             self.kill()
         self._read_notices(tracker)
         return self._outcome(signals)
@@ -185,10 +192,25 @@ class Controller:
     def close(self) -> None:
         """Release what the controller holds and delete unfinished files; call after `run`."""
         self.kill()
+        self._close_door()
         os.close(self._reader)
         os.close(self._writer)
         for folder in (self.run_dir.checkpoints, self.run_dir.replay):
             remove_temporary(folder)
+
+    def _open_door(self, tracker: RunTracker) -> None:
+        try:
+            self._door = Door(self.run_dir.path, self.streams, self.workers)
+        except OSError as error:
+            tracker.note(f"`rlz runs show` cannot look into this run while it lives: {error.strerror or error}")
+        else:
+            self._poll.register(self._door.fd, select.POLLIN)
+
+    def _close_door(self) -> None:
+        if self._door is not None:
+            self._poll.unregister(self._door.fd)
+            self._door.close()
+            self._door = None
 
     def _start(self, slot: Slot) -> None:
         node = slot.node

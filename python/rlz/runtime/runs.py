@@ -69,7 +69,7 @@ def _read_run(path: Path) -> RunInfo:
     summary: dict[str, Any] = {}
     if summary_path.exists() and not running:
         summary = json.loads(summary_path.read_text(encoding="utf-8"))
-    line = summary or _last_line(path / "metrics.jsonl")
+    line = summary or last_line(path / "metrics.jsonl")
     returns = _evaluation_returns(path / "evaluations.csv")
     status = "running" if running else str(summary.get("status", "died"))
     rate = line.get("env_steps_per_s", line.get("time/env_steps_per_s"))
@@ -90,7 +90,7 @@ def _read_run(path: Path) -> RunInfo:
     )
 
 
-def _last_line(path: Path) -> dict[str, Any]:
+def last_line(path: Path) -> dict[str, Any]:
     """Last whole line of a JSON-lines file; {} when there is none."""
     try:
         with path.open("rb") as file:

@@ -15,6 +15,7 @@ from rlz._native import RUNNING
 from rlz.runtime.checkpoint import load_checkpoint, save_states
 from rlz.runtime.controller import Outcome, RunTracker
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
+from rlz.runtime.live import Door
 from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
 from rlz.tracking import WorkerInfo
@@ -57,6 +58,7 @@ class SerialRun:
         self._nodes = plan(config)
         self._current = "serial"
         self._finished: set[str] = set()
+        self._door: Door | None = None
 
     def workers(self) -> list[WorkerInfo]:
         """Every worker; all of them are this process."""
@@ -66,6 +68,10 @@ class SerialRun:
         """Run to the end, or to a stop signal; never raises for an error in a worker."""
         notices_to(tracker.note)
         try:
+            self._door = Door(self._run_dir.path, self._streams, self.workers)
+        except OSError as error:
+            tracker.note(f"`rlz runs show` cannot look into this run while it lives: {error.strerror or error}")
+        try:
             self._run(tracker, signals)
         except Exception as error:
             report = Report.of(error)
@@ -74,6 +80,8 @@ class SerialRun:
         finally:
             notices_to(None)
             save_states({})
+            if self._door is not None:
+                self._door.close()
         limiter = self._streams.limiter
         return Outcome("completed" if limiter.env_steps >= limiter.total_timesteps else "stopped")
 
@@ -125,6 +133,8 @@ class SerialRun:
     def _look(self, tracker: RunTracker, signals: StopSignals) -> None:
         if signals.count and self._streams.limiter.state == RUNNING:
             self._streams.limiter.stop()
+        if self._door is not None:
+            self._door.serve()
         tracker.tick(time.monotonic())
 
     def _make(self, node: Node) -> Worker:

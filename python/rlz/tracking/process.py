@@ -49,6 +49,14 @@ def read_usage(pid: int, proc: Path = _PROC) -> ProcessUsage | None:
     )
 
 
+def read_state(pid: int, proc: Path = _PROC) -> str:
+    """State of a process as one letter (proc_pid_stat(5): R, S, D, T, t, Z, ...); "" when it is gone."""
+    try:
+        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def started_at(pid: int = 0) -> float:
     """When a process (default: this one) started, on the scale of `time.monotonic()`; 10 ms resolution."""
     fields = (_PROC / (str(pid) if pid else "self") / "stat").read_text().rpartition(")")[2].split()

@@ -122,17 +122,20 @@ class Reader:
     ----------
     streams : `rlz.transport.Streams`; only read.
     workers : gives every worker that has been started.
+    first_rows : rows of each lane before the run's first step; default: those of now.
     """
 
     streams: Any
     workers: Callable[[], Sequence[WorkerInfo]]
+    first_rows: Sequence[int] | None = None
     _episodes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
     _cursors: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.first_env_steps = int(self.streams.limiter.env_steps)
         self.first_updates = int(self.streams.limiter.updates)
-        self._first_rows = self.streams.replay.committed()
+        first = self.first_rows
+        self._first_rows = list(self.streams.replay.committed() if first is None else first)
 
     def read(self, now: float | None = None) -> Reading:
         """Take a reading; some tens of microseconds per worker."""
