@@ -77,7 +77,7 @@ def test_a_run_from_start_to_summary(tmp_path):
     assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", 1000, 900)
     assert (summary["replay_ratio"], summary["rows_lost"], summary["restarts"]) == (1.0, 0, 0)
     assert summary["last_evaluation_return"] == summary["best_evaluation_return"] == -150.0
-    assert summary["env_steps_per_s"] == pytest.approx(1000 / summary["wall_s"], rel=1e-2)
+    assert summary["env_steps_per_s"] == pytest.approx(1000 / summary["wall_s"], rel=0.2)
     assert 0 < summary["first_env_step_s"] < summary["first_update_s"] < summary["first_env_step_s"] + 1
     assert summary["memory_bytes"]["learner"]["private_peak"] >= summary["memory_bytes"]["learner"]["private"] > 0
     assert run.finish("failed") is summary

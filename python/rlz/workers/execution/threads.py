@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from statistics import median
 
-SPIN_COUNT = "10000"
+SPIN_COUNT = "1000"
 """Turns that a waiting OpenMP thread spins before it sleeps (GNU OpenMP; chosen by benches/learner_update.py)."""
 
 CONTENDED = 1.6
