@@ -3,8 +3,8 @@
     uv run --with matplotlib python benches/learning/compare.py --env HalfCheetah-v5 --output docs/bench/halfcheetah \
         --rlz runs/hc_s1 ... --sb3 curve_s1.csv ...
 
-Writes OUTPUT.md and OUTPUT.svg. Every seed is drawn. Area under the curve is the mean return over env
-steps; returns are measured from a random policy's (--random), so that ratios also mean something where returns are negative.
+Writes OUTPUT.md and OUTPUT.svg. Every seed is drawn. Area under the curve is the mean return over env steps; returns
+are measured from a random policy's (--random), so that ratios also mean something where returns are negative.
 """
 
 import argparse
