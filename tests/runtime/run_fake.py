@@ -1,17 +1,23 @@
-"""Program for the tests: a run with the fake learner. Argument: the configuration as JSON."""
+"""Program for the tests: a run with the fake learner. Arguments: the configuration as JSON, a run folder to resume."""
 
 import json
 import sys
+from pathlib import Path
 
 from rlz.config import RunConfig
 from rlz.errors import RlzError
 from rlz.runtime.graph import MODULES
+from rlz.runtime.resume import resume
 from rlz.runtime.train import train
 
 if __name__ == "__main__":
-    config = RunConfig.model_validate(json.loads(sys.argv[1]))
+    values = json.loads(sys.argv[1])
+    modules = {**MODULES, "learner": "fake_learner"}
     try:
-        status = train(config, modules={**MODULES, "learner": "fake_learner"})
+        if len(sys.argv) > 2:
+            status = resume(Path(sys.argv[2]), values, modules=modules)
+        else:
+            status = train(RunConfig.model_validate(values), modules=modules)
     except RlzError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 1
