@@ -44,14 +44,14 @@ class Chaos:
     life_s : kills fall into this time, uniformly.
     early : share of runs in which that time begins with the controller's first instruction, not with the workers.
     total : env steps of a run.
-    resume_every : every so many runs are resumed.
+    resume_every : one of so many runs that have a checkpoint is resumed.
     """
 
     kills: int
-    life_s: float = 8.0
-    total: int = 8000
+    life_s: float = 10.0
+    total: int = 16_000
     samplers: int = 2
-    resume_every: int = 5
+    resume_every: int = 3
     early: float = 0.2
     seed: int = 0
     fake: bool = False
@@ -84,7 +84,6 @@ class Tally:
     checkpoints_loaded: int = 0
     without_checkpoint: int = 0
     resumed: int = 0
-    resumed_without_checkpoint: int = 0
     rows_checked: int = 0
     controller_death_to_last_process_s: list[float] = field(default_factory=list)
 
@@ -106,8 +105,8 @@ def chaos(settings: Chaos, folder: Path, *, until: float | None = None) -> dict[
         try:
             _one(settings, job, rng, tally)
             tally.runs += 1
-            if tally.runs % settings.resume_every == 0:
-                _resume(settings, job, folder, tally)
+            if _load(job, tally) and tally.checkpoints_loaded % settings.resume_every == 0:
+                _resume(settings, folder, tally)
             assert not shared_files() - shm, shared_files() - shm
         except AssertionError as error:
             kept = Path(tempfile.mkdtemp(prefix="rlz-chaos-fault-")) / "run"
@@ -155,7 +154,6 @@ def _one(settings: Chaos, job: Job, rng: random.Random, tally: Tally) -> None:
         assert "Traceback" not in job.text(), job.text()
         if status == 0:
             _exact(job, settings.total)
-    _load(job, tally)
 
 
 def _victim(job: Job, rng: random.Random) -> tuple[str, Any] | None:
@@ -177,11 +175,11 @@ def _exact(job: Job, total: int) -> None:
     assert summary["rows_lost"] == 0, summary
 
 
-def _load(job: Job, tally: Tally) -> None:
-    """The newest checkpoint must load; a run that was killed early may have none."""
+def _load(job: Job, tally: Tally) -> bool:
+    """The newest checkpoint must load; False when the run, killed early, has none."""
     if not step_folders(job.run_dir / "checkpoints"):
         tally.without_checkpoint += 1
-        return
+        return False
     newest_checkpoint(job.run_dir)
     checked = rows.check(job.run_dir)
     assert checked["torn"] == 0, checked
@@ -189,13 +187,11 @@ def _load(job: Job, tally: Tally) -> None:
     assert checked["rows_beyond_steps"] >= 0, checked
     tally.rows_checked += checked["rows"]
     tally.checkpoints_loaded += 1
+    return True
 
 
-def _resume(settings: Chaos, job: Job, folder: Path, tally: Tally) -> None:
+def _resume(settings: Chaos, folder: Path, tally: Tally) -> None:
     """Go on with the run, and complete it."""
-    if not step_folders(job.run_dir / "checkpoints"):
-        tally.resumed_without_checkpoint += 1
-        return
     total = 2 * settings.total
     resumed = Job(folder, {"total_timesteps": total}, fake=settings.fake, resume=True)
     try:
@@ -213,9 +209,9 @@ def _resume(settings: Chaos, job: Job, folder: Path, tally: Tally) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--life", type=float, default=8.0, help="kills fall into this many seconds after the start")
-    parser.add_argument("--total", type=int, default=8000)
-    parser.add_argument("--resume-every", type=int, default=5)
+    parser.add_argument("--life", type=float, default=10.0, help="kills fall into this many seconds after the start")
+    parser.add_argument("--total", type=int, default=16_000)
+    parser.add_argument("--resume-every", type=int, default=3)
     parser.add_argument("--fake", action="store_true", help="a learner without torch")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--output")
