@@ -244,9 +244,7 @@ class RunConfig(BaseModel):
         metavar="INT|auto",
         expects="an integer from 1 to 1024, or auto",
     )
-    compile: bool = option(
-        True, panel=Panel.PLACEMENT, help="Compile the update while training has already begun."
-    )
+    compile: bool = option(True, panel=Panel.PLACEMENT, help="Compile the update while training has already begun.")
     publish_every: Integer = option(
         1, panel=Panel.PLACEMENT, help="Updates between publications of the actor.", metavar="UPDATES", ge=1, le=2**31
     )

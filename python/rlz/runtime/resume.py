@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import CheckpointError, ConfigError
+from rlz.hardware.device import check_device
 from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint, step_folders
 from rlz.runtime.files import remove_temporary, replace_file
 from rlz.runtime.graph import MODULES
@@ -66,6 +67,7 @@ def resume(
             notes: list[str] = []
             env_spec = envs.inspect_env(config, on_note=notes.append)
             _check_spaces(checkpoint, env_spec)
+            check_device(config.device)
             check_memory(config, env_spec)
             remove_temporary(run_dir.checkpoints)
             _put_aside(newest)

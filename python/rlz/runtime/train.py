@@ -43,11 +43,13 @@ def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str
 
     Raises
     ------
-    EnvError, ConfigError, SharedMemoryError
+    EnvError, ConfigError, DeviceError, SharedMemoryError
         Before any worker has been started.
     """
     from rlz import envs
+    from rlz.hardware.device import check_device
 
+    check_device(config.device)
     notes: list[str] = []
     env_spec = envs.inspect_env(config, on_note=notes.append)
     check_memory(config, env_spec)
