@@ -28,7 +28,7 @@ from job import Job, fresh, generator, kill, shared_files, spread, wait_for, wri
 
 from rlz.runtime.checkpoint import newest_checkpoint, step_folders
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 """For a run to end after its last kill."""
 CONTROLLER_SHARE = 0.15
 RATIO = 0.1

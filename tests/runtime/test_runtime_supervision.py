@@ -118,7 +118,7 @@ def test_the_death_of_the_learner_ends_the_run(
 ) -> None:
     monkeypatch.setenv("RLZ_FAKE_LEARNER", mode)
     training = start(**ENDLESS)
-    assert training.wait(20) == 1
+    assert training.wait() == 1
     assert expected in training.text()
     assert hidden not in training.text()
     training.assert_nothing_is_left()

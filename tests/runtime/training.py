@@ -80,7 +80,7 @@ class Training:
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
-    def wait(self, timeout: float = 60.0) -> int:
+    def wait(self, timeout: float = 100.0) -> int:
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"the run hangs\n{self.text()}"
@@ -109,7 +109,7 @@ class Training:
         assert not list(self.run_dir.rglob(".tmp-*"))
 
 
-def wait_for(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+def wait_for(condition: Callable[[], Any], timeout: float = 90.0) -> Any:
     deadline = time.monotonic() + timeout
     while True:
         found = condition()
