@@ -109,10 +109,10 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kill;
     use crate::owner::WorkerId;
     use crate::replay::Meta;
     use crate::schema::{Dtype, Field};
-    use crate::kill;
 
     #[test]
     fn a_row_lost_to_a_kill_is_counted_and_passed() {
