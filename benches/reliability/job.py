@@ -95,7 +95,7 @@ class Job:
         if self.process.poll() is not None:
             raise Hang(f"the run has ended\n{self.text()}")
         try:
-            return Live(self.run_dir)
+            return Live(self.run_dir, timeout=60.0)  # the machine may be busy with other jobs
         except OSError:
             return None
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from job import ROOT, Job, fresh, kill, wait_for, write_result
 
-from rlz.runtime.live import Live, NoAnswerError
+from rlz.runtime.live import Live
 from rlz.tracking.process import read_usage
 
 OPTIONS: dict[str, Any] = {
@@ -61,7 +61,7 @@ def soak(folder: Path, minutes: float, every: float, kill_every: float) -> tuple
             for number in range(int(60 * minutes / every)):
                 time.sleep(max(0.0, began + number * every - time.monotonic()))
                 assert job.process.poll() is None, job.text()
-                _refresh(live)
+                live.refresh()
                 samples += _sample(job, live, time.monotonic() - began)
                 if time.monotonic() >= next_kill:
                     next_kill += kill_every
@@ -78,19 +78,9 @@ def soak(folder: Path, minutes: float, every: float, kill_every: float) -> tuple
     return samples, {name: summary[name] for name in kept}
 
 
-def _refresh(live: Live) -> None:
-    """Refresh; on a machine that is busy with other jobs the controller may answer late."""
-    for _ in range(30):
-        try:
-            return live.refresh()
-        except NoAnswerError:
-            continue
-    live.refresh()
-
-
 def _started(job: Job, live: Live) -> None:
     def ready() -> bool:
-        _refresh(live)
+        live.refresh()
         return live.limiter.updates > 100
 
     wait_for(ready, 120, job.describe)
