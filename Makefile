@@ -50,16 +50,16 @@ test-python:
 lint: setup  ## Formatting, lints and types of both languages, and the stub file against the extension
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(RUN) ruff format --check python tests benches
-	$(RUN) ruff check python tests benches
+	$(RUN) ruff format --check python tests benches examples
+	$(RUN) ruff check python tests benches examples
 	$(RUN) mypy
 	$(RUN) python -m mypy.stubtest rlz._native --allowlist .config/stubtest-allow.txt
 
 .PHONY: fmt
 fmt: setup  ## Format both languages
 	cargo fmt
-	$(RUN) ruff format python tests benches
-	$(RUN) ruff check --fix python tests benches
+	$(RUN) ruff format python tests benches examples
+	$(RUN) ruff check --fix python tests benches examples
 
 # Optimised but without link-time optimisation: the models are small, their compile time is not.
 .PHONY: loom

@@ -80,7 +80,7 @@ def measure(row: Row, seconds: float) -> float:
     packed[..., OBS : OBS + ACTION].tanh_()
     packed[..., -1] = 0.99
     rows = list(packed.view(torch.uint8))
-    layout = layouts(decoder(rows[0]))
+    layout = layouts(decoder(rows[0]).tensors())
     compiled = row.executor == "compiled"
     if compiled:
         compilation = Compilation(Job(sac, layout, "cpu"))

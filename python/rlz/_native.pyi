@@ -22,12 +22,19 @@ __all__ = [
     "Limiter",
     "ParameterStore",
     "Policy",
+    "PrioritizedSampler",
     "Publisher",
+    "QueueConsumer",
+    "QueueProducer",
+    "ReadSegment",
     "Replay",
     "ReplaySampler",
+    "ReplayTail",
     "ReplayWriter",
     "StatsBoard",
     "Subscriber",
+    "TrajectoryQueue",
+    "WriteSegment",
     "__version__",
     "bind_to_parent",
     "check_shared_memory",
@@ -70,9 +77,20 @@ class Replay:
         """Rows ever committed, per lane."""
     def owners(self) -> list[int]:
         """Worker id that owns each lane, 0 for none."""
-    def writer(self, lanes: Sequence[int], *, worker: int) -> ReplayWriter: ...
+    def writer(self, lanes: Sequence[int], *, worker: int, n_step: int = 1) -> ReplayWriter:
+        """Become the owner of lanes that nobody owns.
+
+        `n_step` above 1 folds the fields `reward` and `discount` (f32 or f64 scalars of one step) over up to n steps of
+        an episode: reward = r_0 + d_0 r_1 + ..., discount = d_0 ... d_(k-1), `next_obs` that of the last step.
+        """
     def sampler(self, *, seed: Sequence[int]) -> ReplaySampler:
         """`seed`: four 64-bit words, for instance `SeedSequence.generate_state(4, np.uint64)`."""
+    def prioritized_sampler(
+        self, *, seed: Sequence[int], alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6
+    ) -> PrioritizedSampler:
+        """Proportional prioritised replay (arXiv 1511.05952): draws with probability ~ (|TD error| + epsilon)^alpha."""
+    def tail(self) -> ReplayTail:
+        """A reader that follows the lanes from their first row on; any number of them may follow."""
     def reap(self, worker: int) -> int:
         """Release every lane of a worker that is proven dead; returns how many it owned."""
     def read_rows(self, lane: int, first_ticket: int, rows: NDArray[np.uint8], meta: NDArray[np.uint64]) -> int:
@@ -92,8 +110,17 @@ class ReplayWriter:
         Raises TypeError/ValueError naming field, expected and got; LeaseLostError when fenced.
         """
     def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int, flags: int = 0) -> None: ...
+    @property
+    def pending(self) -> int:
+        """Steps whose rows are not written yet (open n-step windows), over all lanes; a kill loses them."""
+    def flush(self, lane: int | None = None) -> None:
+        """Write what is pending as if the episode had been truncated after its last step."""
+    def open_windows(self, lane: int) -> bytes:
+        """State of a lane's open windows, for a checkpoint; empty without any."""
+    def restore_open_windows(self, lane: int, state: bytes) -> None:
+        """Go on with windows from `open_windows` of a writer with the same rows and n_step."""
     def close(self) -> None:
-        """Give the lanes back (owner 0)."""
+        """Flush, then give the lanes back (owner 0)."""
 
 @final
 class ReplaySampler:
@@ -121,6 +148,201 @@ class ReplaySampler:
     @state.setter
     def state(self, value: bytes) -> None: ...
     def close(self) -> None: ...
+
+@final
+class PrioritizedSampler:
+    def sample(
+        self,
+        rows: NDArray[np.uint8],
+        *,
+        ids: NDArray[np.uint64],
+        weights: NDArray[np.float32],
+        meta: NDArray[np.uint64] | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Draw len(rows) rows; `weights` [batch] gets importance weights, the largest of the batch being 1.
+
+        Keep `ids` [batch, 3] (lane, slot, ticket) for `update_priorities`. Otherwise as `ReplaySampler.sample`.
+        """
+    def update_priorities(self, ids: NDArray[np.uint64], errors: NDArray[np.float32]) -> int:
+        """Set priorities from TD errors [batch] (the sign does not matter); returns how many rows were gone already."""
+    @property
+    def beta(self) -> float:
+        """Exponent of the importance weights, 0 to 1; settable."""
+    @beta.setter
+    def beta(self, value: float) -> None: ...
+    @property
+    def largest(self) -> float:
+        """Largest priority so far, before the exponent; new rows get it (1 at first)."""
+    @property
+    def stale(self) -> int:
+        """Updates that came too late, in total."""
+    @property
+    def available(self) -> int: ...
+    @property
+    def redraws(self) -> int: ...
+    @property
+    def state(self) -> bytes:
+        """State of the random stream, for a checkpoint; settable."""
+    @state.setter
+    def state(self, value: bytes) -> None: ...
+    def weights(self, lane: int) -> tuple[int, NDArray[np.float64]]:
+        """First ticket, and priority^alpha of the lane's rows from there on, as of the last draw or update."""
+    def restore_weights(self, lane: int, first: int, weights: NDArray[np.float64], largest: float) -> int:
+        """Take back saved weights of rows `first`, `first` + 1, ...; returns how many of them are in the window."""
+    def close(self) -> None: ...
+
+@final
+class ReplayTail:
+    def read(self, lane: int, rows: NDArray[np.uint8], meta: NDArray[np.uint64], tickets: NDArray[np.uint64]) -> int:
+        """Copy a lane's next rows into `rows` [n, stride], `meta` [n], `tickets` [n] (ascending); returns how many.
+
+        Never waits. A gap in the tickets is a row that was overwritten before it was read, or lost with its writer.
+        """
+    def seek(self, lane: int, ticket: int) -> None:
+        """Go on from a ticket (1 or later)."""
+    @property
+    def cursors(self) -> list[int]:
+        """Next ticket of each lane."""
+    @property
+    def lapped(self) -> int:
+        """Rows skipped because the writers were a whole lane ahead."""
+    @property
+    def lost(self) -> int:
+        """Rows skipped because a writer died while overwriting them."""
+    def close(self) -> None: ...
+
+@final
+class TrajectoryQueue:
+    """Bounded queue of fixed-size segments: many producers, many consumers, zero copy (transport.md section 2)."""
+
+    @staticmethod
+    def create(
+        fields: Sequence[_Field],
+        *,
+        slots: int,
+        run_id: int,
+        when_full: str = "block",
+        redelivery: str = "at_least_once",
+        max_deliveries: int = 3,
+    ) -> TrajectoryQueue:
+        """`when_full`: block, drop_new or drop_oldest. `redelivery`: at_least_once or at_most_once.
+
+        A segment whose consumer was killed is delivered again until it was delivered `max_deliveries` times (1 to 15).
+        """
+    @staticmethod
+    def attach(fd: int) -> TrajectoryQueue: ...
+    @property
+    def fd(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def when_full(self) -> str: ...
+    @property
+    def redelivery(self) -> str: ...
+    @property
+    def max_deliveries(self) -> int: ...
+    @property
+    def stride(self) -> int:
+        """Bytes per segment."""
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def fields(self) -> list[tuple[str, str, tuple[int, ...], int]]:
+        """(name, dtype, shape, byte offset in the segment)."""
+    def producer(self, *, worker: int) -> QueueProducer:
+        """A writing end; one per worker id, used by one thread."""
+    def consumer(self, *, worker: int) -> QueueConsumer:
+        """A reading end; one per worker id, used by one thread."""
+    def reap(self, worker: int) -> tuple[int, int, int]:
+        """Take back what a worker, proven dead, held: slots (freed, to be delivered again, dropped)."""
+    def finish(self) -> None:
+        """No more segments: producers get ClosedError from now on, consumers once the queue is empty."""
+    @property
+    def finished(self) -> bool: ...
+    def occupancy(self) -> dict[str, int]:
+        """Slots by state: free, writing, full, reading."""
+    def counters(self) -> dict[str, int]:
+        """Counts since the creation.
+
+        committed, consumed, dropped_new, dropped_oldest, redelivered, dropped_deliveries, dropped_at_most_once,
+        reclaimed, copied, missed_wakeups.
+        """
+    @property
+    def oldest_age(self) -> float | None:
+        """Seconds since the commit of the oldest segment that waits, None when there is none."""
+    def close(self) -> None:
+        """Let go of the memory in this process."""
+
+@final
+class QueueProducer:
+    def acquire(self, *, timeout: float | None) -> WriteSegment | None:
+        """Take a slot to fill; its content is whatever was there before. None: full, and new segments are dropped."""
+    def put(self, *, timeout: float | None, note: int = 0, **fields: Any) -> int | None:
+        """Copy a segment in (one array or number per field) and commit it; its ticket, or None when it was dropped."""
+    def close(self) -> None: ...
+
+@final
+class QueueConsumer:
+    def pop(self, *, timeout: float | None) -> ReadSegment:
+        """Take the oldest segment. ClosedError when the queue is finished and empty."""
+    def pop_batch(
+        self,
+        into: dict[str, NDArray[Any]],
+        *,
+        timeout: float | None,
+        tickets: NDArray[np.uint64] | None = None,
+        notes: NDArray[np.uint64] | None = None,
+    ) -> int:
+        """Copy the next segments into `into`, an array [batch, *shape] for every field that is wanted; how many.
+
+        Waits until the batch is full, but returns fewer when time is over, or the queue finished, after the first.
+        """
+    def close(self) -> None: ...
+
+@final
+class WriteSegment:
+    """A slot being filled. Leaving its `with` block commits it, an exception aborts it.
+
+    An array that outlives the block is legal: the content is then copied to another slot (a warning once, a counter),
+    and the slot stays taken until the array is gone.
+    """
+
+    def __getitem__(self, name: str, /) -> NDArray[Any]:
+        """A field as a writable array; bf16 as the uint16 of its bits."""
+    def keys(self) -> list[str]: ...
+    @property
+    def note(self) -> int:
+        """Write only: a 64-bit word of the producer's own, for instance a parameter version."""
+    @note.setter
+    def note(self, value: int) -> None: ...
+    def commit(self) -> int | None:
+        """Hand it to the consumers; its ticket, or None when a copy was needed and was dropped."""
+    def abort(self) -> None: ...
+    def __enter__(self) -> WriteSegment: ...
+    def __exit__(self, kind: object, value: object, traceback: object) -> None: ...
+
+@final
+class ReadSegment:
+    """A segment being read. Leaving its `with` block gives the slot back, as soon as no array looks at it any more."""
+
+    def __getitem__(self, name: str, /) -> NDArray[Any]:
+        """A field as a read-only array."""
+    def keys(self) -> list[str]: ...
+    @property
+    def ticket(self) -> int:
+        """Number of its commit, from 1; those of one producer ascend."""
+    @property
+    def redeliveries(self) -> int:
+        """Earlier deliveries, each ended by the death of its consumer."""
+    @property
+    def note(self) -> int: ...
+    @property
+    def age(self) -> float:
+        """Seconds since its commit."""
+    def release(self) -> None: ...
+    def __enter__(self) -> ReadSegment: ...
+    def __exit__(self, kind: object, value: object, traceback: object) -> None: ...
 
 RUNNING: Final[int]
 STOPPING: Final[int]

@@ -117,7 +117,7 @@ def distance_to_plain(sac: Sac, plain_sac: Sac, updates: int = 4) -> float:
     for index, noise in enumerate(noises(updates)):
         batch = make_batch(seed=index)
         with torch.no_grad():
-            state, metrics, _ = sac.update(state, batch, noise, RATE)
+            state, metrics, *_ = sac.update(state, batch, noise, RATE)
         expected = plain.train(batch, noise)
         found = dict(zip(sac.metric_names, metrics.tolist(), strict=True))
         if type(sac) is Sac:
@@ -145,7 +145,7 @@ class TargetNotConstant(Sac):
         q = self.q_values(critic, batch.obs, batch.action)
         leaky = td_target + self.q_values(critic, batch.next_obs, batch.action).amin(0)
         leaky = leaky - self.q_values(critic, batch.next_obs, batch.action).amin(0).detach()
-        return 0.5 * (q - leaky).square().mean(1).sum(), q.detach().mean()
+        return 0.5 * (q - leaky).square().mean(1).sum(), q.detach()
 
 
 class WrongEntropySign(Sac):
@@ -302,3 +302,29 @@ def test_ent_coef(text: str | float, expected: tuple[float, bool]) -> None:
 def test_bad_ent_coef(text: str | float) -> None:
     with pytest.raises(ConfigError):
         parse_ent_coef(text)
+
+
+def test_importance_weights_count_in_the_critics_loss_alone() -> None:
+    sac = make_sac()
+    state = sac.init(torch.Generator().manual_seed(3), FLOAT)
+    batch, (noise, *_) = make_batch(seed=1), noises(1)
+    plain = sac.update(state, batch, noise, RATE)
+    assert plain.td_errors is None
+    ones = sac.update(state, batch._replace(weight=torch.ones_like(batch.reward)), noise, RATE)
+    torch.testing.assert_close(tuple(ones.state), tuple(plain.state), rtol=0, atol=0)
+    weight = torch.rand(len(batch.reward), generator=torch.Generator().manual_seed(4), dtype=FLOAT)
+    found = sac.update(state, batch._replace(weight=weight), noise, RATE)
+
+    alpha = state.log_alpha.exp()
+    target = sac.td_target(state.actor, state.target, alpha, batch, noise[0])
+    errors = sac.q_values(state.critic, batch.obs, batch.action) - target
+    names = sac.metric_names
+    assert float(found.metrics[names.index("critic_loss")]) == pytest.approx(
+        sum(float((weight * error.square()).mean()) / 2 for error in errors), rel=1e-9
+    )
+    assert found.td_errors is not None
+    torch.testing.assert_close(found.td_errors, errors.abs().mean(0))
+    critic = found.state.critic
+    slope, loss, _ = gradient(sac.actor_loss, state.actor, critic, alpha, batch.obs, noise[1])
+    assert float(found.metrics[names.index("actor_loss")]) == pytest.approx(float(loss), rel=1e-9)
+    torch.testing.assert_close(found.state.actor_mean, 0.1 * slope)

@@ -54,6 +54,19 @@ def test_default_slack_is_the_largest_of_environments_and_ratio(options: dict[st
     assert RunConfig(env="Ant-v4", **options).slack() == slack  # type: ignore[arg-type]
 
 
+def test_n_step_needs_a_row_before_the_first_update() -> None:
+    RunConfig(env="A", n_step_return=5, num_envs=2, learning_starts=9)
+    with pytest.raises(ValidationError, match=r"--learning-starts 8 is too few.*Use --learning-starts 9"):
+        RunConfig(env="A", n_step_return=5, num_envs=2, learning_starts=8)
+
+
+def test_priority_beta_rises_to_one() -> None:
+    config = RunConfig(env="A", total_timesteps=1000)
+    assert config.priority_beta_at(0) == 0.4
+    assert config.priority_beta_at(500) == pytest.approx(0.7)
+    assert config.priority_beta_at(1000) == config.priority_beta_at(2000) == 1.0
+
+
 def test_learning_rate_constant_or_linear() -> None:
     assert RunConfig(env="A", learning_rate=1e-3).learning_rate_at(10**6) == 1e-3
     linear = RunConfig(env="A", learning_rate="lin_4e-4", total_timesteps=1000)

@@ -43,7 +43,9 @@ def flag() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one library that these tests compile."""
-    compilation = Compilation(Job(make_sac(), layouts(make_batch()), "cpu"), tmp_path_factory.mktemp("compiled"))
+    compilation = Compilation(
+        Job(make_sac(), layouts(make_batch().tensors()), "cpu"), tmp_path_factory.mktemp("compiled")
+    )
     compilation.start(urgent=True)
     assert compilation.finished(wait=True), compilation.error
     assert compilation.error is None
@@ -53,7 +55,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_engine(sac: Sac, state: SacState, lines: list[str], **plan: object) -> Engine:
     settings = EnginePlan(**{"threads": 1, **plan})  # type: ignore[arg-type]
-    return Engine(sac, state, layout=layouts(make_batch()), device=CPU, seed=3, plan=settings, log=lines.append)
+    return Engine(
+        sac, state, layout=layouts(make_batch().tensors()), device=CPU, seed=3, plan=settings, log=lines.append
+    )
 
 
 def test_eager_writes_the_state_in_place() -> None:
@@ -61,7 +65,8 @@ def test_eager_writes_the_state_in_place() -> None:
     state = make_state(sac)
     pointers = [tensor.data_ptr() for tensor in state]
     expected = sac.update(make_state(sac), make_batch(), noise(sac), RATE)
-    metrics = EagerExecutor(sac)(state, flag(), make_batch(), noise(sac), RATE)
+    metrics, td_errors = EagerExecutor(sac)(state, flag(), make_batch(), noise(sac), RATE)
+    assert td_errors is None
     torch.testing.assert_close(tuple(state), tuple(expected.state), rtol=0, atol=0)
     torch.testing.assert_close(metrics, expected.metrics)
     assert pointers == [tensor.data_ptr() for tensor in state]
@@ -98,13 +103,13 @@ def test_an_actor_that_breaks_alone_is_named() -> None:
 @pytest.mark.slow
 def test_compiled_equals_eager_over_many_updates(library: Path) -> None:
     sac = make_sac()
-    compiled = CompiledExecutor(library, layouts(make_batch()), "cpu")
+    compiled = CompiledExecutor(library, layouts(make_batch().tensors()), "cpu")
     assert disagreement(EagerExecutor(sac), compiled, make_state(sac), make_batch(), noise(sac), RATE) is None
     states = make_state(sac), make_state(sac)
     for step in range(20):
         for run, state in zip((EagerExecutor(sac), compiled), states, strict=True):
             torch.set_num_threads(1 + step % 2)  # the number of threads is not part of the code
-            metrics = run(state, flag(), make_batch(step), noise(sac, step), RATE)
+            metrics, _ = run(state, flag(), make_batch(step), noise(sac, step), RATE)
             assert torch.isfinite(metrics).all()
     torch.set_num_threads(1)
     # Rounding decides Adam's direction where a gradient is near 0, so single parameters drift apart, whole ones do not.
@@ -119,14 +124,14 @@ def test_compiled_freezes_like_eager(library: Path) -> None:
     state, failed, batch = make_state(sac), flag(), make_batch()
     batch.reward[0] = float("inf")
     before = [tensor.clone() for tensor in state]
-    CompiledExecutor(library, layouts(batch), "cpu")(state, failed, batch, noise(sac), RATE)
+    CompiledExecutor(library, layouts(batch.tensors()), "cpu")(state, failed, batch, noise(sac), RATE)
     assert int(failed) == 1
     assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True))
 
 
 @pytest.mark.slow
 def test_compiled_refuses_another_layout(library: Path) -> None:
-    compiled = CompiledExecutor(library, layouts(make_batch()), "cpu")
+    compiled = CompiledExecutor(library, layouts(make_batch().tensors()), "cpu")
     sac, batch = make_sac(), make_batch()
     with pytest.raises(ValueError, match="compiled for batches of"):
         compiled(make_state(sac), flag(), batch._replace(obs=batch.obs.contiguous()), noise(sac), RATE)
@@ -142,10 +147,10 @@ def test_parity_check_sees_another_algorithm() -> None:
 
 
 def test_the_cache_key_depends_on_algorithm_shapes_and_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    job = Job(make_sac(), layouts(make_batch()), "cpu")
-    assert job.key() == Job(make_sac(), layouts(make_batch()), "cpu").key()
-    assert job.key() != Job(make_sac(tau=0.1), layouts(make_batch()), "cpu").key()
-    assert job.key() != Job(make_sac(), layouts([t.contiguous() for t in make_batch()]), "cpu").key()
+    job = Job(make_sac(), layouts(make_batch().tensors()), "cpu")
+    assert job.key() == Job(make_sac(), layouts(make_batch().tensors()), "cpu").key()
+    assert job.key() != Job(make_sac(tau=0.1), layouts(make_batch().tensors()), "cpu").key()
+    assert job.key() != Job(make_sac(), layouts([t.contiguous() for t in make_batch().tensors()]), "cpu").key()
     changed = tmp_path / "sac.py"
     changed.write_text("# another version")
     before = job.key()
@@ -189,7 +194,9 @@ def test_without_a_compiler_training_goes_on_eagerly(
 
 @pytest.mark.slow
 def test_a_helper_that_fails_gives_one_line(tmp_path: Path) -> None:
-    compilation = Compilation(Job(make_sac(), layouts(make_batch()), "xpu"), tmp_path)  # a device that is not there
+    compilation = Compilation(
+        Job(make_sac(), layouts(make_batch().tensors()), "xpu"), tmp_path
+    )  # a device that is not there
     compilation.start(urgent=True)
     assert compilation.finished(wait=True)
     compilation.close()
@@ -203,7 +210,7 @@ def test_a_broken_library_is_thrown_away(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: tmp_path)
     sac, lines = make_sac(), list[str]()
     engine = make_engine(sac, make_state(sac), lines)
-    broken = Compilation(Job(sac, layouts(make_batch()), "cpu")).library
+    broken = Compilation(Job(sac, layouts(make_batch().tensors()), "cpu")).library
     broken.write_bytes(b"not a library")
     engine.start()
     engine.update(make_batch(), 1e-3)

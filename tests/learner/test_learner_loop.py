@@ -8,6 +8,7 @@ import torch
 from learner_tools import OBS, Run, config
 from safetensors.numpy import load_file
 
+from rlz._native import PrioritizedSampler
 from rlz.errors import DeviceError, NonFiniteError
 from rlz.runtime.checkpoint import load_checkpoint, newest_checkpoint
 from rlz.transport.stats import Stat
@@ -64,6 +65,35 @@ def test_serial_learners_with_one_seed_agree_bit_for_bit(tmp_path: Path) -> None
         learner.close()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert not torch.equal(states[0]["actor.0.weight"], states[2]["actor.0.weight"])
+
+
+@pytest.mark.parametrize("mode", ["serial", "async"])
+def test_priorities_follow_the_td_errors(tmp_path: Path, mode: str) -> None:
+    found = []
+    for index in range(2):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        run = Run(folder, config(mode=mode, prioritized=True, priority_beta=0.5, buffer_size=30))
+        learner = run.learner()
+        learner.start()
+        run.sample(40)
+        while learner.step(0.0):
+            pass
+        learner.close()
+        sampler = learner._rows
+        assert isinstance(sampler, PrioritizedSampler)
+        assert sampler.beta == 1.0, "env steps are at the total"
+        assert run.streams.stats.read()[0][Stat.PRIORITY_BETA] == 1.0
+        assert run.streams.stats.read()[0][Stat.PRIORITIES_STALE] == sampler.stale == 0
+        saved = newest_checkpoint(folder).priorities
+        assert saved is not None
+        first, weights = sampler.weights(0)
+        np.testing.assert_array_equal(saved["weights"], weights)
+        assert (first, len(weights)) == (11, 30)
+        assert len(set(weights.tolist())) > 20, "nearly every row has been drawn"
+        found.append({name: tensor.clone() for name, tensor in learner.state_dict().items()})
+    if mode == "serial":
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:

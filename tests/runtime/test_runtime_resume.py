@@ -51,6 +51,35 @@ def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str) -> 
     assert resumed.workers == whole.workers
 
 
+def test_open_windows_and_priorities_go_on(tmp_path: Path) -> None:
+    # A beta that does not rise: the run of N steps would raise it twice as fast as the one of 2N.
+    values: dict[str, Any] = {
+        "modules": MODULES, "env": "Pendulum-v1", "env_kwargs": {}, "num_envs": 2, "buffer_size": 1000,
+        "prioritized": True, "n_step_return": 3, "priority_beta": 1.0,
+    }  # fmt: skip
+    whole = newest_checkpoint(run(tmp_path, "whole", 240, **values))
+    parts = run(tmp_path, "parts", 120, **values)
+    first = newest_checkpoint(parts)
+    assert first.replay is not None
+    assert first.replay.committed == [58, 58], "two steps of each lane wait for their windows"
+    assert resume(parts, {"total_timesteps": 240}, quiet=True) == 0
+    resumed = newest_checkpoint(parts)
+    for name, tensor in whole.learner.items():
+        assert tensor.tobytes() == resumed.learner[name].tobytes(), name
+    assert whole.priorities is not None
+    assert resumed.priorities is not None
+    for name, array in whole.priorities.items():
+        assert array.tobytes() == resumed.priorities[name].tobytes(), name
+    assert len(set(whole.priorities["weights"].tolist())) > 50
+    assert (resumed.rng, resumed.workers) == (whole.rng, whole.workers)
+    # With other lanes the rows keep their priorities.
+    more = {"total_timesteps": 250, "num_envs": 3, "samplers": 1}
+    assert resume(parts, more, quiet=True) == 0
+    weights = newest_checkpoint(parts).priorities
+    assert weights is not None
+    assert len(set(weights["weights"].tolist()) & set(whole.priorities["weights"].tolist())) > 20
+
+
 def test_counters_and_files_go_on(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 200, eval_every=100, eval_episodes=1)
     before = (path / "metrics.jsonl").read_text()
@@ -84,6 +113,8 @@ def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
     ("overrides", "text"),
     [
         ({"gamma": 0.9}, r"--gamma 0.9: the run was trained with 0.99"),
+        ({"n_step_return": 3}, r"--n-step-return 3: the run was trained with 1"),
+        ({"prioritized": True}, r"--prioritized True: the run was trained with False"),
         ({"hidden": (9,)}, r"--hidden \(9,\): the run was trained with \(8,\)"),
         ({"env": "Pendulum-v1"}, r"--env Pendulum-v1: the run was trained with fake_envs:Counting-v0"),
     ],

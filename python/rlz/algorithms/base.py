@@ -16,6 +16,8 @@ class Batch(NamedTuple):
 
     `discount` is gamma (gamma^k for a k-step reward), and 0 where the episode terminated: the only place where
     termination enters a target. A truncated transition bootstraps from its true final `next_obs`.
+
+    With a `weight` (prioritised replay) the critic's loss is a weighted mean, and the update gives TD errors back.
     """
 
     obs: Tensor  # [batch, obs_dim]
@@ -23,6 +25,11 @@ class Batch(NamedTuple):
     next_obs: Tensor  # [batch, obs_dim]
     reward: Tensor  # [batch]
     discount: Tensor  # [batch]
+    weight: Tensor | None = None  # [batch], importance weights
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every field that is there."""
+        return tuple(tensor for tensor in self if tensor is not None)
 
 
 State = TypeVar("State", bound=tuple[Any, ...])
@@ -35,6 +42,7 @@ class Outcome(NamedTuple):
     state: Any  # the new state, same type and shapes as the old
     metrics: Tensor  # [len(metric_names)]
     checks: Tensor  # [len(check_names)]: finite as long as the update is sound
+    td_errors: Tensor | None = None  # [batch], |TD error| as a mean over the critics; only for a batch with weights
 
 
 class OffPolicy(Protocol):

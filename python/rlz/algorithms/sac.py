@@ -99,9 +99,15 @@ class Sac:
         return batch.reward + batch.discount * (next_q - alpha * next_log_prob)
 
     def critic_loss(self, critic: Tensor, td_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Squared TD error (equation 5), summed over critics; the target is a constant. Also gives the mean Q."""
+        """Squared TD error (equation 5), summed over critics; the target is a constant. Also gives Q [critics, batch].
+
+        A batch with importance weights gets the weighted mean (arXiv 1511.05952, section 3.4).
+        """
         q = self.q_values(critic, batch.obs, batch.action)
-        return 0.5 * (q - td_target).square().mean(1).sum(), q.detach().mean()
+        squares = (q - td_target).square()
+        if batch.weight is not None:
+            squares = batch.weight * squares
+        return 0.5 * squares.mean(1).sum(), q.detach()
 
     def actor_loss(
         self, actor: Tensor, critic: Tensor, alpha: Tensor, obs: Tensor, noise: Tensor
@@ -125,7 +131,7 @@ class Sac:
         # Gradients are taken with respect to the first argument alone: the target of the critics, and the critics and
         # the temperature inside the actor's loss, are constants.
         td_target = self.td_target(s.actor, s.target, alpha, batch, noise[0])
-        critic_grad, critic_loss, q_value = gradient(self.critic_loss, s.critic, td_target, batch)
+        critic_grad, critic_loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
         critic = adam(s.critic, s.critic_mean, s.critic_square, critic_grad, step, learning_rate)
 
         actor_grad, actor_loss, log_prob = gradient(
@@ -153,11 +159,12 @@ class Sac:
                 alpha_square=temperature.square,
                 updates=step,
             ),
-            metrics=torch.stack([critic_loss, actor_loss, ent_coef_loss, alpha, -log_prob.mean(), q_value]),
+            metrics=torch.stack([critic_loss, actor_loss, ent_coef_loss, alpha, -log_prob.mean(), q.mean()]),
             # A sum of squares overflows exactly where Adam's second moment would, so it is the right thing to check.
             checks=torch.stack(
                 [critic_loss, critic_grad.square().sum(), actor_loss, actor_grad.square().sum(), ent_coef_loss]
             ),
+            td_errors=None if batch.weight is None else (q - td_target).abs().mean(0),
         )
 
     # -- state -----------------------------------------------------------------------------------------------------

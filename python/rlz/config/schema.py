@@ -182,6 +182,42 @@ class RunConfig(BaseModel):
         shown="the larger of environments and ratio",
         ge=1,
     )
+    n_step_return: Integer = option(
+        1,
+        panel=Panel.LEARNING,
+        help="Steps whose rewards a row sums before it bootstraps; shorter where an episode ends.",
+        metavar="N",
+        ge=1,
+        le=1000,
+    )
+    prioritized: bool = option(
+        False, panel=Panel.LEARNING, help="Draw rows in proportion to their TD error, with importance weights."
+    )
+    priority_alpha: Number = option(
+        0.6,
+        panel=Panel.LEARNING,
+        help="With --prioritized: 0 draws uniformly, 1 in proportion.",
+        metavar="A",
+        ge=0,
+        le=1,
+    )
+    priority_beta: Number = option(
+        0.4,
+        panel=Panel.LEARNING,
+        help="With --prioritized: exponent of the importance weights at first; it rises linearly to 1 over the run.",
+        metavar="B",
+        ge=0,
+        le=1,
+    )
+    priority_epsilon: Number = option(
+        1e-6,
+        shown="1e-6",
+        panel=Panel.LEARNING,
+        help="With --prioritized: added to every |TD error|.",
+        metavar="EPS",
+        gt=0,
+        le=1e6,
+    )
     ent_coef: Annotated[float | str, BeforeValidator(values.ent_coef)] = option(
         "auto",
         panel=Panel.LEARNING,
@@ -314,6 +350,13 @@ class RunConfig(BaseModel):
                 f"--ratio-slack {self.ratio_slack:g} is less than --replay-ratio {self.replay_ratio}: one env step "
                 f"alone would leave the slack. Use {self.replay_ratio} or more."
             )
+        pending = self.num_envs * (self.n_step_return - 1)
+        if pending and self.learning_starts <= pending:
+            raise ValueError(
+                f"--learning-starts {self.learning_starts} is too few for --n-step-return {self.n_step_return}: the "
+                f"first {pending} env steps of {self.num_envs} environment(s) may not have given a row yet. Use "
+                f"--learning-starts {pending + 1} or more."
+            )
         if self.mode == "serial" and self.replay_ratio == "free":
             raise ValueError(
                 "--replay-ratio free needs --mode async: serial mode works in lock step. Give a number, such as 1."
@@ -340,6 +383,11 @@ class RunConfig(BaseModel):
             return self.learning_rate
         left = 1.0 - min(max(env_steps / self.total_timesteps, 0.0), 1.0)
         return float(self.learning_rate.removeprefix("lin_")) * left
+
+    def priority_beta_at(self, env_steps: int) -> float:
+        """Exponent of the importance weights: linear from `priority_beta` to 1 at `total_timesteps`."""
+        done = min(max(env_steps / self.total_timesteps, 0.0), 1.0)
+        return self.priority_beta + (1.0 - self.priority_beta) * done
 
     def initial_ent_coef(self) -> float:
         """Fixed temperature, or the one that learning starts from (1 for plain auto, as in SB3)."""

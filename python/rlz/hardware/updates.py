@@ -43,7 +43,7 @@ def main(env: str, threads: list[int], seconds: float) -> None:
             if executor == "eager":
                 executors[device, executor] = EagerExecutor(algorithm)
             else:
-                compilation = Compilation(Job(algorithm, layouts(draw(device)), device))
+                compilation = Compilation(Job(algorithm, layouts(draw(device).tensors()), device))
                 compilation.start()
                 compilation.finished(wait=True)
                 if compilation.error is not None:

@@ -4,6 +4,7 @@
 
 - `state.json`: format, counters, states of the random streams, which rows of the replay buffer belong to it;
 - `learner.safetensors`: networks, optimisers and whatever else the learner calls its state;
+- `priorities.safetensors`: priorities of the rows, where they are drawn by priority (`priorities.py`);
 - `policy.safetensors` and `policy.json`: the actor, as `rlz.load` reads it.
 
 `latest` is a symbolic link to the newest. Rows of the replay buffer are in `<run>/replay` (`replay_files.py`). Nothing
@@ -41,6 +42,7 @@ KEEP = 3
 
 STATE = "state.json"
 LEARNER = "learner.safetensors"
+PRIORITIES = "priorities.safetensors"
 LATEST = "latest"
 _NAME = re.compile(r"step-(\d{12,})(?:-(\d+))?")
 _CUT_TRIES = 1000
@@ -79,6 +81,7 @@ class Checkpoint:
     workers : states of the samplers by name (serial mode), else empty.
     learner : the learner's tensors by name.
     replay : where the rows are; None when they were not saved.
+    priorities : of the rows (`rlz.runtime.priorities`); None without.
     """
 
     path: Path
@@ -90,6 +93,7 @@ class Checkpoint:
     workers: dict[str, Any]
     learner: dict[str, NDArray[Any]]
     replay: SavedReplay | None
+    priorities: dict[str, NDArray[Any]] | None = None
 
     @property
     def run_dir(self) -> Path:
@@ -171,6 +175,7 @@ class Checkpointer:
         rng: Mapping[str, str],
         extra: Mapping[str, Any] | None = None,
         cut: Cut | None = None,
+        priorities: Mapping[str, NDArray[Any]] | None = None,
     ) -> Path | None:
         """Write a checkpoint of this moment.
 
@@ -182,6 +187,7 @@ class Checkpointer:
         rng : states of random streams, as hexadecimal text.
         extra : further JSON values.
         cut : the moment (see `cut`) that the rest belongs to, when it has passed; None: now.
+        priorities : of the replay buffer's rows, where they are drawn by priority.
 
         Returns
         -------
@@ -213,7 +219,7 @@ class Checkpointer:
             "workers": workers,
         }
         try:
-            path = self._write(tensors, files, state, committed)
+            path = self._write(tensors, files, state, committed, priorities)
         except OSError as error:
             notice(
                 f"CHECKPOINT NOT WRITTEN at {env_steps:,} env steps: {error.strerror or error}. The run goes on; the "
@@ -238,7 +244,12 @@ class Checkpointer:
         return Cut(limiter.env_steps, limiter.updates, committed, workers)
 
     def _write(
-        self, tensors: dict[str, NDArray[Any]], files: PolicyFiles, state: dict[str, Any], committed: list[int]
+        self,
+        tensors: dict[str, NDArray[Any]],
+        files: PolicyFiles,
+        state: dict[str, Any],
+        committed: list[int],
+        priorities: Mapping[str, NDArray[Any]] | None,
     ) -> Path:
         from safetensors.numpy import save
 
@@ -249,6 +260,10 @@ class Checkpointer:
             data = save(tensors)
             state["learner_bytes"] = len(data)
             write_file(temporary / LEARNER, data)
+            if priorities is not None and saved is not None:
+                data = save(dict(priorities))
+                state["priorities_bytes"] = len(data)
+                write_file(temporary / PRIORITIES, data)
             files.write(temporary)
             write_file(temporary / STATE, (json.dumps(state, indent=1) + "\n").encode())
         point_to(self._folder / LATEST, path.name)
@@ -309,10 +324,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
     path = path.resolve()
     state = _read_state(path)
     try:
-        data = (path / LEARNER).read_bytes()
-        if len(data) != state["learner_bytes"]:
-            raise CheckpointError(f"{path / LEARNER} has {len(data)} bytes, expected {state['learner_bytes']}")
-        learner = load(data)
+        learner = load(_read_whole(path / LEARNER, state["learner_bytes"]))
+        priorities = None
+        if "priorities_bytes" in state:
+            priorities = load(_read_whole(path / PRIORITIES, state["priorities_bytes"]))
         saved = None if state["replay"] is None else SavedReplay.from_json(state["replay"])
         checkpoint = Checkpoint(
             path=path,
@@ -324,6 +339,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             workers=state["workers"],
             learner=learner,
             replay=saved,
+            priorities=priorities,
         )
         if not (path / TENSORS).is_file():
             raise CheckpointError(f"{path} lacks {TENSORS}")
@@ -336,6 +352,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} is broken: {type(error).__name__}: {error}") from error
     return checkpoint
+
+
+def _read_whole(path: Path, size: int) -> bytes:
+    data = path.read_bytes()
+    if len(data) != size:
+        raise CheckpointError(f"{path} has {len(data)} bytes, expected {size}")
+    return data
 
 
 def _read_state(path: Path) -> dict[str, Any]:

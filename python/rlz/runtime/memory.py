@@ -210,7 +210,9 @@ def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
     if not config.device.startswith("cuda"):
         # Every hidden value of actor and critics is kept for the way back.
         numbers += config.batch_size * sum(config.hidden) * (1 + config.n_critics)
-    return 4 * numbers + config.batch_size * row_bytes(env_spec)
+    # Of each row its weight in the sum tree, an eighth more for the inner nodes, and its ticket.
+    priorities = 18 * replay_rows(config) if config.prioritized else 0
+    return priorities + 4 * numbers + config.batch_size * row_bytes(env_spec)
 
 
 def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/")) -> None:

@@ -182,6 +182,19 @@ def remove_unused(run_dir: Path, needed: Iterable[SavedReplay]) -> None:
             shutil.rmtree(generation, ignore_errors=True)
 
 
+def read_tickets(run_dir: Path, file: RowFile) -> Words:
+    """Tickets of the rows in a file, without reading the rows. CheckpointError where that cannot be done."""
+    from safetensors import SafetensorError, safe_open
+
+    path = run_dir / file.path
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            tickets: Words = opened.get_tensor("tickets")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return tickets
+
+
 def read_rows(
     run_dir: Path, files: Sequence[RowFile], stride: int
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FIXED = (
     *("algo", "env", "env_kwargs", "wrapper", "obs_dtype", "seed", "gamma", "replay_ratio", "learning_starts"),
+    *("n_step_return", "prioritized", "priority_alpha", "priority_epsilon"),
     *("hidden", "activation", "layer_norm", "n_critics", "runs_dir", "name"),
 )
 """Options that a resumed run cannot change: they are part of what was learned, or say which run it is."""

@@ -155,10 +155,13 @@ class Reader:
         steps = self.streams.limiter.lane_steps()
         # Read after the steps: a row is committed before its step is counted, so what is missing is lost for good.
         rows = [now - first for now, first in zip(self.streams.replay.committed(), self._first_rows, strict=True)]
+        # The steps lie between the two looks at what is pending, which goes up before a step is counted.
+        pending_after = self.streams.stats.read()[:, Stat.ROWS_PENDING]
         lost = {}
         for info in infos:
             missing = sum(max(0, steps[lane] - rows[lane]) for lane in info.lanes)
-            lost[info.name] = max(0, missing - int(board[info.slot][Stat.ROWS_PENDING]))
+            pending = max(board[info.slot][Stat.ROWS_PENDING], pending_after[info.slot])
+            lost[info.name] = max(0, missing - int(pending))
         returns, lengths = zip(*self._episodes, strict=True) if self._episodes else ((), ())
         return Reading(
             at=at,
@@ -316,6 +319,9 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
     if learner is not None and learner.stats[Stat.UPDATES] > 0:
         values = {tag: float(learner.stats[stat]) for tag, stat in LEARNER_VALUES.items()}
         published_s = new.total(Stat.PUBLISH_S) - old.total(Stat.PUBLISH_S)
+        if config.prioritized:
+            values["replay/priority_beta"] = float(learner.stats[Stat.PRIORITY_BETA])
+            values["replay/priorities_stale"] = float(learner.stats[Stat.PRIORITIES_STALE])
         values["train/publish_share"] = max(0.0, published_s) / seconds
     before = {worker.info.name: worker for worker in old.workers}
     return Snapshot(

@@ -1,14 +1,56 @@
-"""The streams of a run: shared memory that joins its workers.
+"""Streams in shared memory that survive a SIGKILL at any instruction of any process.
 
-`Streams` makes them (controller) or attaches to them (workers). Each stream is a handle of `rlz._native`, which does
-the work; its methods are documented in `_native.pyi`. A process may be killed at any instruction without harm to the
-others; ARCHITECTURE.md says how.
+Usable alone, with training code of your own: `TrajectoryQueue`, `Replay`, `ParameterStore`, `Limiter` and `StatsBoard`
+are made in one process and attached to in others by file descriptor. docs/transport.md shows how;
+examples/two_processes.py is a program. Their methods are documented in `_native.pyi`.
+
+`Streams` is the bundle that joins the workers of a run of rlz.
 """
 
 from rlz.errors import check_platform
 
 check_platform()  # before anything else asks for the native module
 
+from rlz._native import (  # noqa: E402
+    FLAG_FIRST,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    Limiter,
+    ParameterStore,
+    PrioritizedSampler,
+    Publisher,
+    QueueConsumer,
+    QueueProducer,
+    ReadSegment,
+    Replay,
+    ReplaySampler,
+    ReplayTail,
+    ReplayWriter,
+    StatsBoard,
+    Subscriber,
+    TrajectoryQueue,
+    WriteSegment,
+)
 from rlz.transport.streams import Streams  # noqa: E402
 
-__all__ = ["Streams"]
+__all__ = [
+    "FLAG_FIRST",
+    "FLAG_TERMINATED",
+    "FLAG_TRUNCATED",
+    "Limiter",
+    "ParameterStore",
+    "PrioritizedSampler",
+    "Publisher",
+    "QueueConsumer",
+    "QueueProducer",
+    "ReadSegment",
+    "Replay",
+    "ReplaySampler",
+    "ReplayTail",
+    "ReplayWriter",
+    "StatsBoard",
+    "Streams",
+    "Subscriber",
+    "TrajectoryQueue",
+    "WriteSegment",
+]

@@ -70,6 +70,10 @@ class Stat(IntEnum):
     """Gauge: mean Q of the newest batch."""
     LEARNING_RATE = auto()
     """Gauge: learning rate in use."""
+    PRIORITY_BETA = auto()
+    """Gauge: exponent of the importance weights in use (prioritised replay)."""
+    PRIORITIES_STALE = auto()
+    """Counter: new priorities that came after their row had left the buffer."""
     THREADS = auto()
     """Gauge: torch threads in use."""
     COMPILED = auto()

@@ -14,11 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlz._native import PrioritizedSampler, ReplaySampler
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.algorithms.sac import Sac
 from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, ConfigError, DeviceError, NonFiniteError, WaitTimeoutError
-from rlz.runtime.checkpoint import Checkpointer, load_checkpoint
+from rlz.runtime.checkpoint import Checkpoint, Checkpointer, load_checkpoint
+from rlz.runtime.priorities import Priorities, restore_priorities
+from rlz.runtime.salvage import with_salvaged_rows
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
 from rlz.workers.execution.batches import Batches, Decoder
@@ -37,6 +40,9 @@ METRICS_S = 1.0
 
 SLICE_S = 0.5
 """Longest single wait, so that checkpoints and metrics stay on time while the samplers are slow."""
+
+OPEN_WINDOWS_S = 1.0
+"""Longest wait for the samplers' last rows; one that was killed leaves its own for good."""
 
 NONFINITE_FILE = "nonfinite.safetensors"
 
@@ -73,9 +79,9 @@ class Learner:
             self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.learner.items()})
         decoder = Decoder(streams.replay.fields)
         stride = streams.replay.stride
-        rows = stream(config.seed, Role.REPLAY, worker=spec.index, incarnation=spec.incarnation)
+        self._rows = self._make_sampler()
         self._batches = Batches(
-            streams.replay.sampler(seed=rows.generate_state(4, np.uint64).tolist()),
+            self._rows,
             decoder,
             batch_size=config.batch_size,
             stride=stride,
@@ -83,10 +89,11 @@ class Learner:
             ahead=not serial,
         )
         blank = torch.zeros(config.batch_size, stride, dtype=torch.uint8, device=self._device)
+        weight = torch.zeros(config.batch_size, device=self._device) if config.prioritized else None
         self._engine = Engine(
             self._algorithm,
             self._state,
-            layout=layouts(decoder(blank)),
+            layout=layouts(decoder(blank, weight).tensors()),
             device=self._device,
             seed=self._seed(Role.LEARNER),
             plan=EnginePlan(compile=config.compile, threads=config.threads, fixed=serial),
@@ -94,6 +101,7 @@ class Learner:
         )
         if saved is not None:
             self._batches.restore_sampler(bytes.fromhex(saved.rng["replay"]))
+            self._restore_priorities(saved)
             self._engine.noise_state = bytes.fromhex(saved.rng["learner"])
         self._publisher = streams.parameters.publisher(worker=spec.worker_id)
         self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec)
@@ -102,6 +110,8 @@ class Learner:
         self._metrics = torch.zeros(len(self._algorithm.metric_names), device=self._device)
         self._pending = 0
         self._granted = 0
+        self._beta = config.priority_beta
+        self._stale = 0
         self._learning_rate = config.learning_rate_at(streams.limiter.env_steps)
         self._updates = streams.limiter.updates
         self._since_publication = 0
@@ -127,6 +137,9 @@ class Learner:
                 self._finish()
                 return False
             self._granted = granted
+        if self._config.prioritized:
+            self._beta = self._config.priority_beta_at(self._streams.limiter.env_steps)
+            self._batches.set_beta(self._beta)
         batch = self._next_batch(timeout)
         if batch is not None:
             self._update(batch)
@@ -179,9 +192,11 @@ class Learner:
         limiter = self._streams.limiter
         self._learning_rate = self._config.learning_rate_at(limiter.env_steps)
         try:
-            metrics = self._engine.update(batch, self._learning_rate)
+            metrics, td_errors = self._engine.update(batch, self._learning_rate)
         except NonFiniteError as error:
             raise self._dump(error, batch) from None
+        if td_errors is not None:
+            self._stale += self._batches.update_priorities(td_errors)
         self._metrics += metrics
         self._pending += 1
         self._updates += 1
@@ -209,6 +224,7 @@ class Learner:
         if self._since_publication:
             self._publish()
         self._flush(time.monotonic())
+        self._wait_for_open_windows()
         self._save()
         self._saving.wait()
         if not self._saved:
@@ -217,6 +233,14 @@ class Learner:
                 f"{Path(self._spec.run_dir) / 'logs'}); what was learned since the one before is lost"
             )
         self._streams.limiter.finish()
+
+    def _wait_for_open_windows(self) -> None:
+        """Let samplers that end write the rows of their open n-step windows, so that the last checkpoint has them."""
+        if self._config.n_step_return == 1 or self._config.mode == "serial":
+            return  # serial mode keeps open windows in the checkpoint
+        until = time.monotonic() + OPEN_WINDOWS_S
+        while self._streams.stats.read()[:, Stat.ROWS_PENDING].any() and time.monotonic() < until:
+            time.sleep(0.005)
 
     # -- publication, metrics, checkpoints -------------------------------------------------------------------------
 
@@ -241,6 +265,10 @@ class Learner:
             stats.add(Stat.UPDATES, float(self._pending))
             self._metrics.zero_()
             self._pending = 0
+        if self._config.prioritized:
+            stats.set(Stat.PRIORITY_BETA, self._beta)
+            stats.add(Stat.PRIORITIES_STALE, float(self._stale))
+            self._stale = 0
         stats.set(Stat.LEARNING_RATE, self._learning_rate)
         stats.set(Stat.THREADS, float(self._engine.threads))
         stats.set(Stat.COMPILED, float(self._engine.executor == "compiled"))
@@ -255,9 +283,13 @@ class Learner:
         policy = self._actor_bytes().copy()
         counters = {"updates": self._updates, "version": self._version}
         rng = {"replay": self._batches.sampler_state().hex(), "learner": self._engine.noise_state.hex()}
+        priorities = None
+        if isinstance(self._rows, PrioritizedSampler):
+            priorities = Priorities.of(self._rows, self._streams.replay.lanes).tensors()
 
         def write() -> None:
-            self._saved = self._checkpointer.save(tensors, policy, counters, rng, cut=cut) is not None
+            path = self._checkpointer.save(tensors, policy, counters, rng, cut=cut, priorities=priorities)
+            self._saved = path is not None
             if self._saved:
                 self._stats.add(Stat.CHECKPOINTS, 1.0)
 
@@ -274,6 +306,27 @@ class Learner:
         except OSError as problem:
             where = f"the batch could not be written to {path}: {problem.strerror}"
         return NonFiniteError(f"update {self._updates + 1}: {error}; {where}")
+
+    def _make_sampler(self) -> ReplaySampler | PrioritizedSampler:
+        config, replay = self._config, self._streams.replay
+        rows = stream(config.seed, Role.REPLAY, worker=self._spec.index, incarnation=self._spec.incarnation)
+        seed = rows.generate_state(4, np.uint64).tolist()
+        if not config.prioritized:
+            return replay.sampler(seed=seed)
+        return replay.prioritized_sampler(
+            seed=seed, alpha=config.priority_alpha, beta=config.priority_beta, epsilon=config.priority_epsilon
+        )
+
+    def _restore_priorities(self, saved: Checkpoint) -> None:
+        if not isinstance(self._rows, PrioritizedSampler):
+            return
+        if with_salvaged_rows(saved).replay is not saved.replay:
+            # The controller saved the rows when a learner had died; their priorities died with it.
+            notice("not restored: the priorities of the rows. All count as new")
+            return
+        lanes, alpha = self._streams.replay.lanes, self._config.priority_alpha
+        if restore_priorities(self._rows, saved, lanes=lanes, alpha=alpha) is None:
+            notice("the checkpoint has no priorities: all rows count as new")
 
     def _seed(self, role: Role) -> int:
         sequence = stream(self._config.seed, role, worker=self._spec.index, incarnation=self._spec.incarnation)

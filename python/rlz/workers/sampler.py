@@ -52,7 +52,9 @@ class Sampler:
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
         self._policy = Policy(**actor_spec(config, env_spec), seed=seed.generate_state(4, np.uint64).tolist())
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
-        self._writer = streams.replay.writer(self._lanes, worker=spec.worker_id)
+        self._writer = streams.replay.writer(self._lanes, worker=spec.worker_id, n_step=config.n_step_return)
+        self._folds = config.n_step_return > 1
+        self._open = 0  # steps whose rows are not written yet: open n-step windows
         count = len(self._lanes)
         self._tickets = np.full(count, -1, np.int64)
         self._obs = np.zeros((count, env_spec.obs_dim), env_spec.obs_dtype)
@@ -80,6 +82,7 @@ class Sampler:
         self._warming_up = True
         self._started = False
         self._pending_steps = 0
+        self._pending_rows = 0  # rows beyond one per step (below 0: steps whose rows are still open)
         self._pending_lag = 0
         self._pending_lag_count = 0
         self._flushed_at = 0.0
@@ -90,6 +93,7 @@ class Sampler:
         for i, lane in enumerate(self._lanes):
             seed = stream(self._config.seed, Role.ENV, worker=spec.index, env=lane, incarnation=spec.incarnation)
             self._envs[i].reset(self._obs[i], training_seed(seed))
+        self._stats.set(Stat.ROWS_PENDING, 0.0)  # what a predecessor had open is lost
         self._flushed_at = time.monotonic()
 
     def step(self, timeout: float | None) -> bool:
@@ -126,7 +130,13 @@ class Sampler:
         return True
 
     def close(self) -> None:
-        """Give the lanes back and close the environments."""
+        """Write the rows of open n-step windows as truncated, give the lanes back and close the environments.
+
+        Not already at the end of `step`: a checkpoint of serial mode, taken in between, goes on with open windows.
+        """
+        if self._folds:
+            self._writer.flush()
+            self._note_open()
         self._flush()
         self._writer.close()
         for env in self._envs:
@@ -141,18 +151,24 @@ class Sampler:
             "flags": list(self._flags),
             "returns": [value.hex() for value in self._returns],
             "lengths": list(self._lengths),
+            "windows": [self._writer.open_windows(lane).hex() for lane in self._lanes],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state of a sampler with the same environments; after `start`."""
         self._policy.state = bytes.fromhex(state["policy"])
         for i, environment in enumerate(state["environments"]):
-            if environment is not None:
+            self._writer.restore_open_windows(self._lanes[i], bytes.fromhex(state["windows"][i]))
+            if environment is None:
+                self._writer.flush(self._lanes[i])
+            else:
                 self._envs[i].restore(environment)
                 self._obs[i] = np.frombuffer(bytes.fromhex(state["obs"][i]), self._obs.dtype)
                 self._flags[i] = state["flags"][i]
                 self._returns[i] = float.fromhex(state["returns"][i])
                 self._lengths[i] = state["lengths"][i]
+        self._open = self._writer.pending
+        self._stats.set(Stat.ROWS_PENDING, float(self._open))
 
     def _transition(self, i: int, ticket: int, version: int) -> None:
         lane = self._lanes[i]
@@ -171,6 +187,8 @@ class Sampler:
         discount = 0.0 if terminated else self._gamma
         row = (shaped_obs, action, shaped_next_obs, reward, discount)
         self._append(lane, row, version=version, flags=flags)
+        if self._folds:
+            self._note_open()  # before the step is counted, so that its row is not missing
         self._complete(lane)
         self._returns[i] += reward
         self._lengths[i] += 1
@@ -232,18 +250,29 @@ class Sampler:
                     continue
         return False
 
+    def _note_open(self) -> None:
+        """Keep the stats board's count of steps without a row up to date."""
+        now_open = self._writer.pending
+        if now_open != self._open:
+            self._stats.set(Stat.ROWS_PENDING, float(now_open))
+            self._pending_rows += self._open - now_open
+            self._open = now_open
+
     def _flush(self, now: float | None = None) -> None:
         now = time.monotonic() if now is None else now
         stats = self._stats
+        written = self._pending_steps + self._pending_rows
         if self._pending_steps:
             if not self._started:
                 self._started = True
                 stats.set(Stat.READY_S, now)
             stats.add(Stat.ENV_STEPS, float(self._pending_steps))
-            stats.add(Stat.ROWS_WRITTEN, float(self._pending_steps))
             stats.add(Stat.POLICY_LAG_SUM, float(self._pending_lag))
             stats.add(Stat.POLICY_LAG_COUNT, float(self._pending_lag_count))
             self._pending_steps = self._pending_lag = self._pending_lag_count = 0
+        if written:
+            stats.add(Stat.ROWS_WRITTEN, float(written))
+        self._pending_rows = 0
         stats.set(Stat.POLICY_VERSION, float(self._policy.version))
         stats.set(Stat.HEARTBEAT, now)
         self._flushed_at = now

@@ -5,9 +5,10 @@
 use std::marker::PhantomData;
 
 use half::f16;
+use numpy::npyffi::{self, PY_ARRAY_API};
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use rlz_core::schema::Dtype;
+use rlz_core::schema::{Dtype, Field};
 
 use crate::failure::{Failure, Result};
 
@@ -50,6 +51,15 @@ impl<'a> ArrayView<'a> {
 
     pub(crate) fn shape(&self) -> &[usize] {
         self.shape
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// First byte; for a call that copies while the GIL is not held.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.data
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -135,6 +145,60 @@ fn dtype_of(type_num: i32) -> Option<Dtype> {
         23 => Dtype::F16,
         _ => return None,
     })
+}
+
+fn type_num(dtype: Dtype) -> i32 {
+    match dtype {
+        Dtype::Bool => 0,
+        Dtype::I8 => 1,
+        Dtype::U8 => 2,
+        Dtype::I16 => 3,
+        Dtype::U16 | Dtype::Bf16 => 4,
+        Dtype::I32 => 5,
+        Dtype::U32 => 6,
+        Dtype::I64 => 7,
+        Dtype::U64 => 8,
+        Dtype::F32 => 11,
+        Dtype::F64 => 12,
+        Dtype::F16 => 23,
+    }
+}
+
+/// An array on memory that is not numpy's.
+///
+/// # Safety
+/// `data` points to the bytes of `field`, aligned for it, which stay readable (and writable, if `writable`) for as long as
+/// `owner` lives, and which nobody else changes meanwhile except by other such views.
+pub(crate) unsafe fn view<'py>(
+    py: Python<'py>,
+    data: *mut u8,
+    field: &Field,
+    writable: bool,
+    owner: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut shape: Vec<npyffi::npy_intp> = field.shape.iter().map(|size| *size as npyffi::npy_intp).collect();
+    let flags = if writable { npyffi::NPY_ARRAY_WRITEABLE } else { 0 };
+    // SAFETY: the type object and the descriptor are numpy's own (the call takes over the reference to the latter); shape
+    // holds as many sizes as said; no strides means C order; the caller vouches for `data`. A null result carries an
+    // exception. The base takes over the reference to `owner`, also when it fails.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type),
+            PY_ARRAY_API.PyArray_DescrFromType(py, type_num(field.dtype)),
+            shape.len() as std::ffi::c_int,
+            shape.as_mut_ptr(),
+            std::ptr::null_mut(),
+            data.cast(),
+            flags,
+            std::ptr::null_mut(),
+        );
+        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), owner.into_ptr()) < 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array)
+    }
 }
 
 /// Numpy's name of a dtype. There is none for bfloat16: its bits travel as uint16.

@@ -11,10 +11,15 @@ mod limiter;
 mod memory;
 mod parameters;
 mod policy;
+mod prioritized;
 mod process;
+mod queue;
 mod replay;
 mod row;
+mod segment;
 mod stats;
+mod tail;
+mod writer;
 
 #[pyo3::pymodule]
 mod _native {
@@ -29,7 +34,11 @@ mod _native {
     #[pymodule_export]
     const FLAG_FIRST: u16 = rlz_core::replay::FLAG_FIRST;
     #[pymodule_export]
-    use crate::replay::{Replay, ReplaySampler, ReplayWriter};
+    use crate::prioritized::PrioritizedSampler;
+    #[pymodule_export]
+    use crate::replay::{Replay, ReplaySampler};
+    #[pymodule_export]
+    use crate::writer::ReplayWriter;
 
     #[pymodule_export]
     const RUNNING: u64 = rlz_core::limiter::State::Running as u64;
@@ -44,6 +53,13 @@ mod _native {
 
     #[pymodule_export]
     use crate::parameters::{ParameterStore, Publisher, Subscriber};
+
+    #[pymodule_export]
+    use crate::queue::{QueueConsumer, QueueProducer, TrajectoryQueue};
+    #[pymodule_export]
+    use crate::segment::{ReadSegment, WriteSegment};
+    #[pymodule_export]
+    use crate::tail::ReplayTail;
 
     #[pymodule_export]
     use crate::stats::StatsBoard;

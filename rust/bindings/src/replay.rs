@@ -1,4 +1,4 @@
-//! `rlz._native.Replay`, its writer and its sampler.
+//! `rlz._native.Replay` and its uniform sampler.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,9 @@ use crate::descriptor::{borrow, fields_from};
 use crate::doorway::{Handle, seed as seed_words, worker as worker_id};
 use crate::failure::{Failure, Result};
 use crate::parameters::contiguous;
-use crate::row::Row;
+use crate::prioritized::PrioritizedSampler;
+use crate::tail::ReplayTail;
+use crate::writer::ReplayWriter;
 
 const STREAM: &str = "replay buffer";
 
@@ -101,12 +103,9 @@ impl Replay {
         Ok(self.replay.get()?.owners()?)
     }
 
-    #[pyo3(signature = (lanes, *, worker))]
-    fn writer(&self, lanes: Vec<usize>, worker: u64) -> Result<ReplayWriter> {
-        let replay = self.replay.get()?;
-        let writer = replay.writer(&lanes, worker_id(worker)?)?;
-        let end = WriterEnd { writer, row: Row::new(replay.schema()) };
-        Ok(ReplayWriter { end: Handle::new("replay writer", Arc::new(Mutex::new(end))) })
+    #[pyo3(signature = (lanes, *, worker, n_step=1))]
+    fn writer(&self, lanes: Vec<usize>, worker: u64, n_step: usize) -> Result<ReplayWriter> {
+        ReplayWriter::new(&*self.replay.get()?, &lanes, worker_id(worker)?, n_step)
     }
 
     #[pyo3(signature = (*, seed))]
@@ -114,6 +113,22 @@ impl Replay {
         let replay = self.replay.get()?;
         let sampler = Arc::new(Mutex::new(replay.sampler(seed_words(seed)?)));
         Ok(ReplaySampler { sampler: Handle::new(STREAM, sampler), replay: Handle::new(STREAM, replay) })
+    }
+
+    #[pyo3(signature = (*, seed, alpha=0.6, beta=0.4, epsilon=1e-6))]
+    fn prioritized_sampler(
+        &self,
+        seed: &Bound<'_, PyAny>,
+        alpha: f64,
+        beta: f64,
+        epsilon: f64,
+    ) -> Result<PrioritizedSampler> {
+        let options = core::Priorities { alpha, beta, eps: epsilon };
+        PrioritizedSampler::new(self.replay.get()?, seed_words(seed)?, options)
+    }
+
+    fn tail(&self) -> Result<ReplayTail> {
+        Ok(ReplayTail::new(&*self.replay.get()?))
     }
 
     fn reap(&self, worker: u64) -> Result<usize> {
@@ -154,50 +169,6 @@ impl Replay {
     fn close(&self) -> Result<()> {
         self.replay.close()
     }
-}
-
-#[derive(Debug)]
-struct WriterEnd {
-    writer: core::Writer,
-    row: Row,
-}
-
-#[pyclass(module = "rlz._native", frozen)]
-pub(crate) struct ReplayWriter {
-    end: Handle<Mutex<WriterEnd>>,
-}
-
-#[pymethods]
-impl ReplayWriter {
-    #[pyo3(signature = (lane, row, *, version, flags=0))]
-    fn append(&self, lane: usize, row: &Bound<'_, PyAny>, version: u32, flags: u16) -> Result<()> {
-        let end = self.end.get()?;
-        // `try_lock`: composing a row can run Python code (a number's `__float__`), which must not wait for itself.
-        let mut end = end.try_lock().map_err(|_| busy())?;
-        let WriterEnd { writer, row: packed } = &mut *end;
-        writer.append_packed(lane, packed.compose(row)?, version, flags)?;
-        Ok(())
-    }
-
-    #[pyo3(signature = (lane, row, *, version, flags=0))]
-    fn append_packed(&self, lane: usize, row: PyReadonlyArray1<'_, u8>, version: u32, flags: u16) -> Result<()> {
-        let end = self.end.get()?;
-        let mut end = end.try_lock().map_err(|_| busy())?;
-        let WriterEnd { writer, row: packed } = &mut *end;
-        writer.append_packed(lane, packed.copy(contiguous("row", row.as_slice())?)?, version, flags)?;
-        Ok(())
-    }
-
-    fn close(&self) -> Result<()> {
-        if let Ok(end) = self.end.get() {
-            end.try_lock().map_err(|_| busy())?.writer.close();
-        }
-        self.end.close()
-    }
-}
-
-fn busy() -> Failure {
-    Failure::value("this writer is in use by another thread: each lane has one writer, used by one thread at a time")
 }
 
 #[pyclass(module = "rlz._native", frozen)]
@@ -267,7 +238,7 @@ impl ReplaySampler {
     }
 }
 
-fn check_stride(name: &str, shape: &[usize], replay: &core::Replay) -> Result<()> {
+pub(crate) fn check_stride(name: &str, shape: &[usize], replay: &core::Replay) -> Result<()> {
     let stride = replay.schema().stride();
     match shape {
         [_, given] if *given == stride => Ok(()),

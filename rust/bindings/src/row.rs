@@ -74,24 +74,32 @@ impl Row {
     #[inline]
     fn put(&mut self, index: usize, value: &Bound<'_, PyAny>) -> Result<()> {
         let placed = &self.fields[index];
-        let field = &placed.field;
-        let target = &mut self.bytes[placed.offset..placed.offset + field.bytes()];
-        if let Some(array) = ArrayView::new(value) {
-            // The bits of bfloat16, which numpy does not have, come as uint16.
-            let same = array.dtype() == field.dtype || (field.dtype == Dtype::Bf16 && array.dtype() == Dtype::U16);
-            if same && array.shape() == field.shape {
-                target.copy_from_slice(array.bytes());
-                return Ok(());
-            }
-        } else if field.shape.is_empty() && !value.is_instance_of::<PyUntypedArray>() {
-            return match put_number(target, field.dtype, value) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(out_of_range(index, placed, value)),
-                Err(_) => Err(mismatch(index, placed, value)),
-            };
-        }
-        Err(mismatch(index, placed, value))
+        put_value(&mut self.bytes[placed.offset..placed.offset + placed.field.bytes()], index, placed, value)
     }
+}
+
+/// Write the value of field number `index` into its bytes: an array of the exact dtype and shape, or a number.
+#[inline]
+pub(crate) fn put_value(target: &mut [u8], index: usize, placed: &PlacedField, value: &Bound<'_, PyAny>) -> Result<()> {
+    let field = &placed.field;
+    if let Some(array) = ArrayView::new(value) {
+        if same_kind(array.dtype(), field.dtype) && array.shape() == field.shape {
+            target.copy_from_slice(array.bytes());
+            return Ok(());
+        }
+    } else if field.shape.is_empty() && !value.is_instance_of::<PyUntypedArray>() {
+        return match put_number(target, field.dtype, value) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(out_of_range(index, placed, value)),
+            Err(_) => Err(mismatch(index, placed, value)),
+        };
+    }
+    Err(mismatch(index, placed, value))
+}
+
+/// Whether an array of `given` may stand for a field: the bits of bfloat16, which numpy does not have, come as uint16.
+pub(crate) fn same_kind(given: Dtype, field: Dtype) -> bool {
+    given == field || (field == Dtype::Bf16 && given == Dtype::U16)
 }
 
 /// Write a Python or numpy number; false when it does not fit the dtype.

@@ -6,17 +6,14 @@ import math
 import queue
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlz._native import PrioritizedSampler, ReplaySampler
 from rlz.algorithms.base import Batch
-
-if TYPE_CHECKING:
-    from rlz._native import ReplaySampler
 
 DTYPES = {
     "f16": torch.float16,
@@ -50,11 +47,11 @@ class Decoder:
 
     def __init__(self, fields: Sequence[tuple[str, str, tuple[int, ...], int]]) -> None:
         by_name = {name: (DTYPES[dtype], tuple(shape), offset) for name, dtype, shape, offset in fields}
-        self._fields = [by_name[name] for name in Batch._fields]
+        self._fields = [by_name[name] for name in Batch._fields if name != "weight"]
 
-    def __call__(self, rows: Tensor) -> Batch:
-        """Rows [batch, stride] uint8 -> batch, on the same device."""
-        return Batch(*(self._cut(rows, *field) for field in self._fields))
+    def __call__(self, rows: Tensor, weight: Tensor | None = None) -> Batch:
+        """Rows [batch, stride] uint8 (and importance weights) -> batch, on the same device."""
+        return Batch(*(self._cut(rows, *field) for field in self._fields), weight)
 
     @staticmethod
     def _cut(rows: Tensor, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> Tensor:
@@ -65,11 +62,16 @@ class Decoder:
 
 
 class Slot:
-    """Memory for the packed rows of one batch: the same bytes as a numpy array and as a torch tensor."""
+    """Memory for the packed rows of one batch: the same bytes as a numpy array and as a torch tensor.
 
-    def __init__(self, batch_size: int, stride: int, *, pinned: bool) -> None:
+    For prioritised replay also the weights, and which rows they are.
+    """
+
+    def __init__(self, batch_size: int, stride: int, *, pinned: bool, prioritized: bool) -> None:
         self.tensor = torch.empty(batch_size, stride, dtype=torch.uint8, pin_memory=pinned)
         self.rows: NDArray[np.uint8] = self.tensor.numpy()
+        self.weight = torch.empty(batch_size, pin_memory=pinned) if prioritized else None
+        self.ids: NDArray[np.uint64] = np.zeros((batch_size if prioritized else 0, 3), np.uint64)
         self.copied: torch.cuda.Event | None = None  # set while a device may still be reading
 
 
@@ -79,14 +81,14 @@ class Batches:
     Parameters
     ----------
     sampler, stride
-        Of the replay buffer.
+        Of the replay buffer. Batches of a prioritised sampler have weights.
     device
         Where batches go; CUDA gets pinned memory and asynchronous copies.
     """
 
     def __init__(
         self,
-        sampler: ReplaySampler,
+        sampler: ReplaySampler | PrioritizedSampler,
         decoder: Decoder,
         *,
         batch_size: int,
@@ -98,7 +100,11 @@ class Batches:
         self._decoder = decoder
         self._device = device
         self._cuda = device.type == "cuda"
-        self._slots = [Slot(batch_size, stride, pinned=self._cuda) for _ in range(AHEAD + 1 if ahead else 1)]
+        prioritized = isinstance(sampler, PrioritizedSampler)
+        self._slots = [
+            Slot(batch_size, stride, pinned=self._cuda, prioritized=prioritized)
+            for _ in range(AHEAD + 1 if ahead else 1)
+        ]
         self._ready: queue.Queue[Slot | BaseException] = queue.Queue()
         self._free: queue.Queue[Slot | None] = queue.Queue()
         self._lock = threading.Lock()  # held while the sampler draws
@@ -111,9 +117,9 @@ class Batches:
         The first call draws the first batch: call it only when the buffer holds what an update may see.
         """
         if self._thread is None:
-            slot = self._slots[0]
-            self._draw(slot)
-            return self._deliver(slot)
+            self._used = self._slots[0]
+            self._draw(self._used)
+            return self._deliver(self._used)
         if self._thread.ident is None:
             for slot in self._slots:
                 self._free.put(slot)
@@ -129,6 +135,17 @@ class Batches:
             raise item
         self._used = item
         return self._deliver(item)
+
+    def set_beta(self, beta: float) -> None:
+        """Exponent of the importance weights of the batches that are drawn from now on (prioritised replay)."""
+        if isinstance(self._sampler, PrioritizedSampler):
+            self._sampler.beta = beta
+
+    def update_priorities(self, td_errors: Tensor) -> int:
+        """Priorities of the newest batch from `next`; returns how many of its rows were gone from the buffer."""
+        if self._used is None or not isinstance(self._sampler, PrioritizedSampler):
+            return 0
+        return self._sampler.update_priorities(self._used.ids, td_errors.cpu().numpy())
 
     def sampler_state(self) -> bytes:
         """State of the sampler's random stream (batches that are ready have been drawn)."""
@@ -148,18 +165,24 @@ class Batches:
 
     def _deliver(self, slot: Slot) -> Batch:
         if not self._cuda:
-            return self._decoder(slot.tensor)
+            return self._decoder(slot.tensor, slot.weight)
         rows = slot.tensor.to(self._device, non_blocking=True)
+        weight = None if slot.weight is None else slot.weight.to(self._device, non_blocking=True)
         slot.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         slot.copied.record()
-        return self._decoder(rows)
+        return self._decoder(rows, weight)
 
     def _draw(self, slot: Slot) -> None:
         if slot.copied is not None:
             slot.copied.synchronize()
             slot.copied = None
         with self._lock:
-            self._sampler.sample(slot.rows)
+            if slot.weight is None:
+                assert isinstance(self._sampler, ReplaySampler)
+                self._sampler.sample(slot.rows)
+            else:
+                assert isinstance(self._sampler, PrioritizedSampler)
+                self._sampler.sample(slot.rows, ids=slot.ids, weights=slot.weight.numpy())
 
     def _prefetch(self) -> None:
         while (slot := self._free.get()) is not None:

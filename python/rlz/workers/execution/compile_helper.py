@@ -56,9 +56,10 @@ def compile_update(job: Job, library: Path) -> None:
     learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
     update = InPlaceUpdate(job.algorithm)
 
-    def flat(*inputs: Tensor) -> Tensor:
+    def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
         fields = inputs[len(state) + 1 : -2]
-        return update(kind(*inputs[: len(state)]), inputs[len(state)], Batch(*fields), *inputs[-2:])
+        updated = update(kind(*inputs[: len(state)]), inputs[len(state)], Batch(*fields), *inputs[-2:])
+        return tuple(tensor for tensor in updated if tensor is not None)
 
     inputs = (*state, failed, *batch, noise, learning_rate)
     from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import

@@ -26,6 +26,7 @@ from torch import Tensor
 import rlz.algorithms
 import rlz.networks
 from rlz.algorithms.base import Batch, OffPolicy
+from rlz.workers.execution.executors import Updated
 
 CACHE_ENTRIES = 64
 """Libraries kept in the cache folder (2 MB each)."""
@@ -126,12 +127,13 @@ class CompiledExecutor:
                     os.environ["TMPDIR"] = before
         self._batch = batch
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
         """As in `Executor`. Raises ValueError for a batch of another layout (the code does not check)."""
-        if layouts(batch) != self._batch:
-            raise ValueError(f"compiled for batches of {self._batch}, got {layouts(batch)}")
-        metrics: Tensor = self._loader.boxed_run([*state, failed, *batch, noise, learning_rate])[0]
-        return metrics
+        fields = batch.tensors()
+        if layouts(fields) != self._batch:
+            raise ValueError(f"compiled for batches of {self._batch}, got {layouts(fields)}")
+        metrics, *td_errors = self._loader.boxed_run([*state, failed, *fields, noise, learning_rate])
+        return Updated(metrics, td_errors[0] if td_errors else None)
 
 
 class Compilation:

@@ -18,7 +18,7 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import NonFiniteError
 from rlz.workers.execution.compiled import Compilation, Job, Layout
-from rlz.workers.execution.executors import EagerExecutor, Executor, disagreement
+from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
 from rlz.workers.execution.threads import ThreadTuner, candidates, cores
 
 POLL_S = 0.5
@@ -111,8 +111,8 @@ class Engine:
         if self._compilation is not None:
             self._compilation.start(urgent=self._plan.fixed)
 
-    def update(self, batch: Batch, learning_rate: float) -> Tensor:
-        """One update; returns the metrics, on the device.
+    def update(self, batch: Batch, learning_rate: float) -> Updated:
+        """One update; metrics and TD errors are on the device.
 
         Raises
         ------
@@ -124,17 +124,17 @@ class Engine:
         if self._compilation is not None:
             self._look_at_compilation(batch)
         begin = time.perf_counter()
-        metrics = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate)
+        updated = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate)
         failed = int(self._failed)
         self._tune(time.perf_counter() - begin)
         if failed:
             name = self._algorithm.check_names[failed - 1]
             raise NonFiniteError(f"{name} is not finite; the parameters were kept as they were before this update")
-        return metrics
+        return updated
 
     def failure(self, batch: Batch) -> dict[str, Tensor]:
         """Everything that the last update was made from, by name."""
-        inputs = {f"batch.{name}": tensor for name, tensor in zip(Batch._fields, batch, strict=True)}
+        inputs = {f"batch.{name}": value for name, value in batch._asdict().items() if value is not None}
         state = {f"state.{name}": tensor for name, tensor in self._algorithm.state_dict(self._state).items()}
         return inputs | {"noise": self._noise} | state
 

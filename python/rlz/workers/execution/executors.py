@@ -7,7 +7,7 @@ the machine code that the compiler made of the whole of it.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,13 +15,20 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy
 
 
+class Updated(NamedTuple):
+    """What an executor gives back."""
+
+    metrics: Tensor  # [len(metric_names)]
+    td_errors: Tensor | None  # [batch], for a batch with weights
+
+
 class Executor(Protocol):
     """Runs one update, in place."""
 
     name: str
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
-        """Update every tensor of the state, or none; returns the metrics [len(metric_names)].
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
+        """Update every tensor of the state, or none.
 
         Parameters
         ----------
@@ -43,16 +50,16 @@ class InPlaceUpdate:
     def __init__(self, algorithm: OffPolicy) -> None:
         self.algorithm = algorithm
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
         """As in `Executor`."""
-        new, metrics, checks = self.algorithm.update(state, batch, noise, learning_rate)
+        new, metrics, checks, td_errors = self.algorithm.update(state, batch, noise, learning_rate)
         bad = ~torch.isfinite(checks)
         first = torch.where(bad.any(), bad.to(torch.int64).argmax() + 1, 0)
         frozen = torch.where(failed != 0, failed, first)
         for old, fresh in zip(state, new, strict=True):
             old.copy_(torch.where(frozen != 0, old, fresh))
         failed.copy_(frozen)
-        return metrics
+        return Updated(metrics, td_errors)
 
 
 class EagerExecutor:
@@ -64,20 +71,20 @@ class EagerExecutor:
         self._algorithm = algorithm
         self._update = InPlaceUpdate(algorithm)
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Tensor:
+    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
         """As in `Executor`."""
         with torch.no_grad():
             if noise.device.type != "cpu":
                 return self._update(state, failed, batch, noise, learning_rate)
             # On the CPU a look at the checks costs nothing, and saves a pass over the whole state.
-            new, metrics, checks = self._algorithm.update(state, batch, noise, learning_rate)
+            new, metrics, checks, td_errors = self._algorithm.update(state, batch, noise, learning_rate)
             if not failed:
                 bad = ~torch.isfinite(checks)
                 if bad.any():
                     failed.copy_(bad.to(torch.int64).argmax() + 1)
                 else:
                     torch._foreach_copy_(list(state), list(new))
-            return metrics
+            return Updated(metrics, td_errors)
 
 
 UPDATE_TOLERANCE = 1e-2
@@ -97,10 +104,12 @@ def disagreement(
     """
     expected, found = (type(state)(*(tensor.clone() for tensor in state)) for _ in range(2))
     flags = [torch.zeros((), dtype=torch.int64, device=noise.device) for _ in range(2)]
-    reference(expected, flags[0], batch, noise, learning_rate)
-    candidate(found, flags[1], batch, noise, learning_rate)
+    wanted = reference(expected, flags[0], batch, noise, learning_rate).td_errors
+    given = candidate(found, flags[1], batch, noise, learning_rate).td_errors
     if int(flags[0]) != int(flags[1]):
         return f"the non-finite flag is {int(flags[1])} instead of {int(flags[0])}"
+    if wanted is not None and (given is None or not torch.allclose(given, wanted, rtol=1e-3, atol=1e-4)):
+        return "the TD errors differ"
     for name, old, want, got in zip(type(state)._fields, state, expected, found, strict=True):
         if not old.is_floating_point():
             if not torch.equal(want, got):

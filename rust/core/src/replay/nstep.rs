@@ -80,6 +80,9 @@ impl Default for FoldedFields<'_> {
     }
 }
 
+/// Words of a saved window before its row.
+const WINDOW_WORDS: usize = 5;
+
 /// A step whose window is still open.
 #[derive(Debug, Clone)]
 struct Open {
@@ -172,6 +175,42 @@ impl NStep {
         Ok(())
     }
 
+    /// The open windows, for a checkpoint: five words and the row of each, oldest first.
+    #[must_use]
+    pub fn state(&self) -> Vec<u64> {
+        let mut state = Vec::new();
+        for Open { row, version, flags, reward, discount, steps } in &self.open {
+            state.extend([u64::from(*version), u64::from(*flags), *steps as u64, reward.to_bits(), discount.to_bits()]);
+            state.extend_from_slice(row);
+        }
+        state
+    }
+
+    /// Go on with the open windows of `state` (hostile input) in place of those that are open now.
+    pub fn restore(&mut self, state: &[u64], row_words: usize) -> Result<()> {
+        let bad = |given: String| Error::invalid("n-step state", given, "a state of the same row layout and n");
+        let mut open = VecDeque::with_capacity(self.n);
+        let (windows, rest) = (state.chunks_exact(WINDOW_WORDS + row_words), state.len() % (WINDOW_WORDS + row_words));
+        if rest != 0 || windows.len() >= self.n {
+            return Err(bad(format!("{} words", state.len())));
+        }
+        for window in windows {
+            let ([version, flags, steps, reward, discount], row) =
+                window.split_first_chunk::<WINDOW_WORDS>().expect("a whole window");
+            let (reward, discount) = (f64::from_bits(*reward), f64::from_bits(*discount));
+            match (u32::try_from(*version), u16::try_from(*flags), usize::try_from(*steps)) {
+                (Ok(version), Ok(flags), Ok(steps))
+                    if (1..self.n).contains(&steps) && reward.is_finite() && discount.is_finite() =>
+                {
+                    open.push_back(Open { row: row.to_vec(), version, flags, reward, discount, steps });
+                }
+                _ => return Err(bad(format!("a window of {steps} steps with reward {reward}, discount {discount}"))),
+            }
+        }
+        self.open = open;
+        Ok(())
+    }
+
     /// Let the oldest row out, its window ending with the step of `last`.
     fn close_oldest(&mut self, last: &[u64], emit: &mut impl FnMut(&[u64], u32, u16) -> Result<()>) -> Result<()> {
         let Some(mut oldest) = self.open.pop_front() else { return Ok(()) };
@@ -221,12 +260,35 @@ impl NStepWriter {
         if row.len() != expected {
             return Err(Error::invalid("row", format!("{} words", row.len()), format!("{expected} words")));
         }
-        let Some((_, fold)) = self.lanes.iter_mut().find(|(owned, _)| *owned == lane) else {
-            let owned: Vec<_> = self.writer.lanes().collect();
-            return Err(Error::invalid("lane", lane, format!("one of this writer's lanes {owned:?}")));
-        };
-        let writer = &mut self.writer;
+        let (writer, fold) = self.lane(lane)?;
         fold.push(row, version, flags, |row, version, flags| writer.append_packed(lane, row, version, flags).map(drop))
+    }
+
+    /// The open windows of a lane, for a checkpoint.
+    pub fn state(&mut self, lane: usize) -> Result<Vec<u64>> {
+        Ok(self.lane(lane)?.1.state())
+    }
+
+    /// Go on with the open windows that [`NStepWriter::state`] gave (hostile input).
+    pub fn restore(&mut self, lane: usize, state: &[u64]) -> Result<()> {
+        let (writer, fold) = self.lane(lane)?;
+        fold.restore(state, writer.replay().schema().words())
+    }
+
+    /// As [`NStepWriter::flush`], of one lane.
+    pub fn flush_lane(&mut self, lane: usize) -> Result<()> {
+        let (writer, fold) = self.lane(lane)?;
+        fold.flush(|row, version, flags| writer.append_packed(lane, row, version, flags).map(drop))
+    }
+
+    fn lane(&mut self, lane: usize) -> Result<(&mut Writer, &mut NStep)> {
+        match self.lanes.iter_mut().find(|(owned, _)| *owned == lane) {
+            Some((_, fold)) => Ok((&mut self.writer, fold)),
+            None => {
+                let owned: Vec<_> = self.writer.lanes().collect();
+                Err(Error::invalid("lane", lane, format!("one of this writer's lanes {owned:?}")))
+            }
+        }
     }
 
     /// Write what is pending as truncated: the episodes will not go on here.

@@ -243,9 +243,10 @@ impl PrioritizedSampler {
     }
 
     /// For a checkpoint: first ticket and the weights (`priority^alpha`, 0 = not drawn) of a lane's rows in the window.
-    pub fn weights(&mut self, lane: usize) -> Result<(u64, Vec<f64>)> {
+    ///
+    /// As of the last draw or update: saving changes nothing, so it does not matter when it happens.
+    pub fn weights(&self, lane: usize) -> Result<(u64, Vec<f64>)> {
         self.replay.check_lane(lane)?;
-        self.catch_up()?;
         let ring = self.replay.ring()?;
         let (first, last) = (self.forgotten[lane] + 1, self.known[lane]);
         Ok((first, (first..=last).map(|ticket| self.tree.get(ring.slot(lane, ticket))).collect()))
@@ -253,13 +254,15 @@ impl PrioritizedSampler {
 
     /// Take back saved weights for a lane's rows `first`, `first + 1`, ... and the largest priority; how many found their row.
     ///
-    /// Tickets are counted anew in a restored buffer: the caller says which row the first weight belongs to.
+    /// Tickets are counted anew in a restored buffer: the caller says which row the first weight belongs to. Rows that are
+    /// seen for the first time now count as new, with that largest priority.
     pub fn restore_weights(&mut self, lane: usize, first: u64, weights: &[f64], largest: f64) -> Result<usize> {
         self.replay.check_lane(lane)?;
         let fine = |weight: &f64| weight.is_finite() && *weight >= 0.0;
         if let Some(index) = weights.iter().chain([&largest]).position(|weight| !fine(weight)) {
             return Err(Error::NonFinite { what: "saved priorities".to_owned(), index });
         }
+        self.largest = self.largest.max(largest);
         self.catch_up()?;
         let replay = self.replay.clone();
         let ring = replay.ring()?;
@@ -267,7 +270,6 @@ impl PrioritizedSampler {
         let with_rows = (first..).zip(weights).filter(|(ticket, _)| (low + 1..=high).contains(ticket));
         let changes: Vec<_> = with_rows.map(|(ticket, weight)| (ring.slot(lane, ticket), *weight)).collect();
         self.tree.set_many(changes.iter().copied());
-        self.largest = self.largest.max(largest);
         Ok(changes.len())
     }
 

@@ -1,0 +1,125 @@
+"""Priorities of the replay buffer's rows in a checkpoint, and back into a buffer that counts its rows anew.
+
+A weight is priority^alpha of one row. Rows that the file does not know (written after the newest draw) count as new.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz.errors import CheckpointError
+from rlz.runtime.replay_files import SavedReplay, read_tickets
+
+if TYPE_CHECKING:
+    from rlz._native import PrioritizedSampler
+    from rlz.runtime.checkpoint import Checkpoint
+
+Weights = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Priorities:
+    """Weights of the rows of every lane.
+
+    Attributes
+    ----------
+    first : ticket of the first weight of each lane.
+    weights : of each lane, one per row.
+    largest : largest priority so far (before the exponent), which new rows get.
+    """
+
+    first: list[int]
+    weights: list[Weights]
+    largest: float
+
+    @staticmethod
+    def of(sampler: "PrioritizedSampler", lanes: int) -> "Priorities":
+        """Take them from a sampler, as of its newest draw or update."""
+        found = [sampler.weights(lane) for lane in range(lanes)]
+        return Priorities([first for first, _ in found], [weights for _, weights in found], sampler.largest)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Arrays to be saved."""
+        return {
+            "first": np.array(self.first, np.uint64),
+            "counts": np.array([len(weights) for weights in self.weights], np.uint64),
+            "weights": np.concatenate([np.zeros(0), *self.weights]),
+            "largest": np.array([self.largest]),
+        }
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, NDArray[Any]]) -> "Priorities":
+        """Inverse of `tensors`. CheckpointError for anything else."""
+        try:
+            counts = tensors["counts"].astype(np.int64)
+            weights = np.asarray(tensors["weights"], np.float64)
+            if tensors["first"].shape != counts.shape or counts.sum() != len(weights) or (counts < 0).any():
+                raise ValueError(f"{len(weights)} weights for lanes of {counts.tolist()}")
+            return Priorities(
+                [int(first) for first in tensors["first"]],
+                np.split(weights, np.cumsum(counts)[:-1]),
+                float(tensors["largest"][0]),
+            )
+        except (KeyError, ValueError, IndexError) as error:
+            raise CheckpointError(f"the priorities in the checkpoint are broken: {error}") from error
+
+    def of_rows(self, lane: int, tickets: NDArray[np.uint64], *, new: float) -> Weights:
+        """Weights of some rows of a lane; `new` for those that are not known."""
+        known = self.weights[lane]
+        index = tickets.astype(np.int64) - self.first[lane]
+        inside = (index >= 0) & (index < len(known))
+        result = np.full(len(tickets), new)
+        result[inside] = known[index[inside]]
+        return result
+
+
+def restore_priorities(
+    sampler: "PrioritizedSampler", checkpoint: "Checkpoint", *, lanes: int, alpha: float
+) -> int | None:
+    """Give the rows that `Checkpoint.restore_replay` put back their priorities; returns how many are in the window.
+
+    Parameters
+    ----------
+    sampler : of the buffer of the resumed run, before its first draw.
+    checkpoint : the one that the rows came from.
+    lanes : of the resumed run; may be another number than before.
+    alpha : exponent of the run, the same as before.
+
+    Returns
+    -------
+    None when the checkpoint has none (the run was not prioritised, or its rows were not saved).
+
+    Raises
+    ------
+    CheckpointError
+        The file, or one with rows, is broken.
+    """
+    if checkpoint.priorities is None or checkpoint.replay is None:
+        return None
+    saved = Priorities.from_tensors(checkpoint.priorities)
+    by_lane = _in_restored_order(saved, checkpoint.replay, checkpoint, lanes, new=saved.largest**alpha)
+    return sum(
+        sampler.restore_weights(lane, 1, np.concatenate([np.zeros(0), *parts]), saved.largest)
+        for lane, parts in enumerate(by_lane)
+    )
+
+
+def _in_restored_order(
+    saved: Priorities, replay: SavedReplay, checkpoint: "Checkpoint", lanes: int, *, new: float
+) -> list[list[Weights]]:
+    """Weights of each lane of the new buffer, in the order in which `restore_replay` appends its rows."""
+    if len(saved.weights) != len(replay.lanes):
+        raise CheckpointError(
+            f"{checkpoint.path} has priorities of {len(saved.weights)} lanes, rows of {len(replay.lanes)}"
+        )
+    found: list[list[Weights]] = [[] for _ in range(lanes)]
+    for index, files in enumerate(replay.lanes):
+        targets = [index] if len(replay.lanes) == lanes else range(lanes)
+        for file in files:
+            weights = saved.of_rows(index, read_tickets(checkpoint.run_dir, file), new=new)
+            for part, lane in enumerate(targets):
+                found[lane].append(weights[part :: len(targets)])
+    return found

@@ -1,0 +1,72 @@
+//! `rlz._native.ReplayTail`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use numpy::{PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use rlz_core::replay::{Replay, Tail};
+
+use crate::array::words_mut;
+use crate::doorway::Handle;
+use crate::failure::Result;
+use crate::parameters::contiguous;
+use crate::replay::check_stride;
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct ReplayTail {
+    // Locked without the GIL only.
+    tail: Handle<Mutex<Tail>>,
+}
+
+impl ReplayTail {
+    pub(crate) fn new(replay: &Replay) -> Self {
+        Self { tail: Handle::new("replay tail", Arc::new(Mutex::new(replay.tail()))) }
+    }
+
+    fn with<T: Send>(&self, py: Python<'_>, f: impl FnOnce(&mut Tail) -> rlz_core::Result<T> + Send) -> Result<T> {
+        let tail = self.tail.get()?;
+        Ok(py.detach(|| f(&mut tail.lock().unwrap_or_else(PoisonError::into_inner)))?)
+    }
+}
+
+#[pymethods]
+impl ReplayTail {
+    fn read(
+        &self,
+        py: Python<'_>,
+        lane: usize,
+        mut rows: PyReadwriteArray2<'_, u8>,
+        mut meta: PyReadwriteArray1<'_, u64>,
+        mut tickets: PyReadwriteArray1<'_, u64>,
+    ) -> Result<usize> {
+        let replay = self.with(py, |tail| Ok(tail.replay().clone()))?;
+        check_stride("rows", rows.shape(), &replay)?;
+        let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
+        let meta = contiguous("meta", meta.as_slice_mut())?;
+        let tickets = contiguous("tickets", tickets.as_slice_mut())?;
+        self.with(py, |tail| tail.read(lane, rows, meta, tickets))
+    }
+
+    fn seek(&self, py: Python<'_>, lane: usize, ticket: u64) -> Result<()> {
+        self.with(py, |tail| tail.seek(lane, ticket))
+    }
+
+    #[getter]
+    fn cursors(&self, py: Python<'_>) -> Result<Vec<u64>> {
+        self.with(py, |tail| Ok(tail.cursors().to_vec()))
+    }
+
+    #[getter]
+    fn lapped(&self, py: Python<'_>) -> Result<u64> {
+        self.with(py, |tail| Ok(tail.lapped()))
+    }
+
+    #[getter]
+    fn lost(&self, py: Python<'_>) -> Result<u64> {
+        self.with(py, |tail| Ok(tail.lost()))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.tail.close()
+    }
+}

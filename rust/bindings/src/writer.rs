@@ -1,0 +1,133 @@
+//! `rlz._native.ReplayWriter`.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use rlz_core::WorkerId;
+use rlz_core::replay::{FoldedFields, NStepWriter, Replay, Writer};
+
+use crate::doorway::Handle;
+use crate::failure::{Failure, Result};
+use crate::parameters::contiguous;
+use crate::row::Row;
+
+#[derive(Debug)]
+enum Rows {
+    /// Every step's row as it is.
+    Single(Writer),
+    /// Folded over several steps.
+    Folded(NStepWriter),
+}
+
+impl Rows {
+    fn append(&mut self, lane: usize, row: &[u64], version: u32, flags: u16) -> rlz_core::Result<()> {
+        match self {
+            Self::Single(writer) => writer.append_packed(lane, row, version, flags).map(drop),
+            Self::Folded(writer) => writer.append_packed(lane, row, version, flags),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct End {
+    rows: Rows,
+    row: Row,
+}
+
+#[pyclass(module = "rlz._native", frozen)]
+pub(crate) struct ReplayWriter {
+    end: Handle<Mutex<End>>,
+}
+
+impl ReplayWriter {
+    pub(crate) fn new(replay: &Replay, lanes: &[usize], worker: WorkerId, n_step: usize) -> Result<Self> {
+        let writer = replay.writer(lanes, worker)?;
+        let rows = match n_step {
+            1 => Rows::Single(writer),
+            n => Rows::Folded(NStepWriter::new(writer, n, FoldedFields::default())?),
+        };
+        let end = End { rows, row: Row::new(replay.schema()) };
+        Ok(Self { end: Handle::new("replay writer", Arc::new(Mutex::new(end))) })
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut End) -> Result<T>) -> Result<T> {
+        let end = self.end.get()?;
+        f(&mut *lock(&end)?)
+    }
+}
+
+#[pymethods]
+impl ReplayWriter {
+    #[pyo3(signature = (lane, row, *, version, flags=0))]
+    fn append(&self, lane: usize, row: &Bound<'_, PyAny>, version: u32, flags: u16) -> Result<()> {
+        self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.compose(row)?, version, flags)?))
+    }
+
+    #[pyo3(signature = (lane, row, *, version, flags=0))]
+    fn append_packed(&self, lane: usize, row: PyReadonlyArray1<'_, u8>, version: u32, flags: u16) -> Result<()> {
+        let row = contiguous("row", row.as_slice())?;
+        self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.copy(row)?, version, flags)?))
+    }
+
+    #[getter]
+    fn pending(&self) -> Result<usize> {
+        self.with(|end| match &end.rows {
+            Rows::Single(_) => Ok(0),
+            Rows::Folded(writer) => Ok(writer.pending()),
+        })
+    }
+
+    #[pyo3(signature = (lane=None))]
+    fn flush(&self, lane: Option<usize>) -> Result<()> {
+        self.with(|end| match (&mut end.rows, lane) {
+            (Rows::Single(_), _) => Ok(()),
+            (Rows::Folded(writer), None) => Ok(writer.flush()?),
+            (Rows::Folded(writer), Some(lane)) => Ok(writer.flush_lane(lane)?),
+        })
+    }
+
+    fn open_windows<'py>(&self, py: Python<'py>, lane: usize) -> Result<Bound<'py, PyBytes>> {
+        let words = self.with(|end| match &mut end.rows {
+            Rows::Single(_) => Ok(Vec::new()),
+            Rows::Folded(writer) => Ok(writer.state(lane)?),
+        })?;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn restore_open_windows(&self, lane: usize, state: &[u8]) -> Result<()> {
+        let (words, rest) = state.as_chunks::<8>();
+        if !rest.is_empty() {
+            return Err(Failure::value(format!("state: given {} bytes, expected whole 64-bit words", state.len())));
+        }
+        let words: Vec<u64> = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        self.with(|end| match &mut end.rows {
+            Rows::Single(_) if words.is_empty() => Ok(()),
+            Rows::Single(_) => {
+                Err(Failure::value("state: given open windows, expected none: this writer folds no steps"))
+            }
+            Rows::Folded(writer) => Ok(writer.restore(lane, &words)?),
+        })
+    }
+
+    fn close(&self) -> Result<()> {
+        if let Ok(end) = self.end.get() {
+            match &mut lock(&end)?.rows {
+                Rows::Single(writer) => writer.close(),
+                Rows::Folded(writer) => writer.close()?,
+            }
+        }
+        self.end.close()
+    }
+}
+
+/// `try_lock`: composing a row can run Python code (a number's `__float__`), which must not wait for itself.
+fn lock(end: &Mutex<End>) -> Result<MutexGuard<'_, End>> {
+    end.try_lock().map_err(|_| {
+        Failure::value(
+            "this writer is in use by another thread: each lane has one writer, used by one thread at a time",
+        )
+    })
+}
