@@ -39,6 +39,10 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig]) -> Non
         "tau": 0.1,
         "replay_ratio": 0.5,
         "ratio_slack": 9.0,
+        "n_step_return": 2,
+        "priority_alpha": 0.5,
+        "priority_beta": 0.3,
+        "priority_epsilon": 1e-3,
         "ent_coef": 0.2,
         "target_entropy": -3.0,
         "activation": "tanh",
@@ -70,11 +74,11 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig]) -> Non
         "--env-kwargs",
         "y=no",
     ]
-    line += ["--layer-norm", "--no-compile", "--no-save-replay", "--track"]
+    line += ["--prioritized", "--layer-norm", "--no-compile", "--no-save-replay", "--track"]
     assert main(["train", "sac", *line]) == 3
     expected = RunConfig(
         **given, hidden=(64, 32), wrapper=("a:B", "c.d:E"), env_kwargs={"x": 1, "y": "no"},
-        layer_norm=True, compile=False, save_replay=False, track=True,
+        prioritized=True, layer_norm=True, compile=False, save_replay=False, track=True,
     )  # fmt: skip
     assert trained == [expected]
     untouched = {

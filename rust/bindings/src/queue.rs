@@ -18,6 +18,7 @@ use crate::descriptor::{borrow, fields_from};
 use crate::doorway::{Handle, wait, worker as worker_id};
 use crate::failure::{Failure, Result};
 use crate::parameters::contiguous;
+use crate::replay::Placed;
 use crate::row::{put_value, same_kind};
 use crate::segment::{ReadSegment, WriteSegment};
 
@@ -124,7 +125,7 @@ impl TrajectoryQueue {
     }
 
     #[getter]
-    fn fields<'py>(&self, py: Python<'py>) -> Result<Vec<(String, &'static str, Bound<'py, PyTuple>, usize)>> {
+    fn fields<'py>(&self, py: Python<'py>) -> Result<Vec<Placed<'py>>> {
         let queue = self.queue.get()?;
         let fields = queue.schema().fields().iter().map(|PlacedField { field, offset }| {
             Ok((field.name.clone(), field.dtype.name(), PyTuple::new(py, &field.shape)?, *offset))

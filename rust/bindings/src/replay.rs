@@ -21,7 +21,7 @@ use crate::writer::ReplayWriter;
 const STREAM: &str = "replay buffer";
 
 /// (name, dtype, shape, byte offset in the row).
-type Placed<'py> = (String, &'static str, Bound<'py, PyTuple>, usize);
+pub(crate) type Placed<'py> = (String, &'static str, Bound<'py, PyTuple>, usize);
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct Replay {

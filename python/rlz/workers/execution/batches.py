@@ -51,7 +51,8 @@ class Decoder:
 
     def __call__(self, rows: Tensor, weight: Tensor | None = None) -> Batch:
         """Rows [batch, stride] uint8 (and importance weights) -> batch, on the same device."""
-        return Batch(*(self._cut(rows, *field) for field in self._fields), weight)
+        batch = Batch(*(self._cut(rows, *field) for field in self._fields))
+        return batch if weight is None else batch._replace(weight=weight)
 
     @staticmethod
     def _cut(rows: Tensor, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> Tensor:
