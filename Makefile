@@ -83,11 +83,12 @@ bench: setup  ## Throughput beside Stable-Baselines3 and SBX (makes their enviro
 	$(RUN) rlz bench replay --peers sb3 --output benches/results/replay.json
 
 # abi3: one wheel for Python 3.11 and newer. The tag (manylinux_2_34 where glibc is 2.34 or newer) is the oldest glibc that
-# serves: that of the first distributions with a kernel new enough for rlz.
+# serves: that of the first distributions with a kernel new enough for rlz. Paths of this machine (in texts of panics) stay out.
 .PHONY: wheel
 wheel: setup  ## Build a wheel into dist/ and try it in an empty environment
 	rm -rf dist
-	$(RUN) maturin build --release --locked --out dist
+	RUSTFLAGS="--remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=cargo --remap-path-prefix=$(CURDIR)=rlz" \
+		$(RUN) maturin build --release --locked --target-dir target/wheel --out dist
 	RLZ_WHEEL=$$(echo $(CURDIR)/dist/rlz-*.whl) $(RUN) pytest -q -m wheel tests/packaging
 	@ls -l dist/*.whl
 

@@ -70,6 +70,13 @@ def test_what_is_in_it(wheel: Path) -> None:
     assert not {item for item in names if "__pycache__" in item or item.startswith("rlz/tests")}
 
 
+def test_nothing_of_the_building_machine_is_in_it(wheel: Path) -> None:
+    paths = [str(path).encode() for path in (ROOT, Path.home())]
+    with zipfile.ZipFile(wheel) as archive:
+        told = [name for name in archive.namelist() if any(path in archive.read(name) for path in paths)]
+    assert not told
+
+
 def test_it_stands_alone(installed: Path, tmp_path: Path) -> None:
     code = (
         "import rlz, rlz._native, rlz.transport, importlib.metadata as m\n"
