@@ -229,3 +229,33 @@ def test_a_policy_description_with_a_wrong_value_is_named(rlz: Rlz, trained: Pat
     result = rlz("eval", "run")
     assert result.status == 1
     assert "policy.json is broken: " in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--gamma", "0.9"], "--gamma 0.9: the run was trained with 0.99"),
+        (["--env", "Acrobot-v1"], "--env Acrobot-v1: the run was trained with "),
+        (["--total-timesteps", "1"], "--total-timesteps"),
+        (["--config", "other.toml"], "--resume takes the configuration of its run: leave out --config"),
+    ],
+)
+def test_a_resume_that_cannot_be_says_why(
+    rlz: Rlz, trained: Path, tmp_path: Path, options: list[str], words: str
+) -> None:
+    shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    result = rlz("train", "--resume", "run", *options)
+    assert result.status != 0
+    assert words in " ".join(result.err.split())
+    assert "Traceback" not in result.err
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None])
+def test_a_resume_of_what_is_no_run_says_so(rlz: Rlz, tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    make(tmp_path / "run")
+    result = rlz("train", "--resume", "run")
+    assert result.status != 0
+    assert "run is no run: " in " ".join(result.err.split())
+    assert "Traceback" not in result.err
