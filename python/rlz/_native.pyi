@@ -509,12 +509,18 @@ class Policy:
         layer_norm: bool,
         head: str,
         seed: Sequence[int],
+        exploration_noise: float = 0.0,
     ) -> Policy:
-        """`activation`: relu, tanh, silu, elu. `head`: squashed_gaussian (mean and log_std, log_std in [-20, 2])."""
+        """`activation`: relu, tanh, silu, elu.
+
+        `head`: squashed_gaussian (mean and log_std, log_std in [-20, 2]) or deterministic (tanh; exploration adds
+        Gaussian noise of standard deviation `exploration_noise` and clips to [-1, 1]).
+        """
     @property
     def manifest(self) -> list[_Parameter]:
         """All f32, weights [in, out]: actor.0.weight, actor.0.bias, (actor.0.norm.weight, actor.0.norm.bias), ...,
-        actor.head.weight [in, 2 * action_dim], actor.head.bias: columns 0..A are the mean, A..2A log_std.
+        actor.head.weight [in, outputs], actor.head.bias. Outputs of squashed_gaussian: action_dim means, then as many
+        log_std; of deterministic: action_dim.
         """
     @property
     def nbytes(self) -> int: ...
@@ -531,7 +537,10 @@ class Policy:
         deterministic: bool = False,
         log_prob: NDArray[np.float32] | None = None,
     ) -> None:
-        """Map obs [m, obs_dim] of any real dtype to actions [m, action_dim] in [-1, 1]."""
+        """Map obs [m, obs_dim] of any real dtype to actions [m, action_dim] in [-1, 1].
+
+        `log_prob` [m] is filled where it is given; ValueError for a deterministic head.
+        """
     def uniform(self, actions: NDArray[np.float32]) -> None:
         """Warm-up: uniform actions in [-1, 1] from the policy's own random stream."""
     @property

@@ -60,6 +60,7 @@ def test_render_is_toml_with_origins() -> None:
         ({"num_envs": "1", "samplers": "2"}, "--num-envs 1 is less than --samplers 2"),
         ({"device": "gpu"}, "--device gpu: expected auto, cpu, cuda or cuda:N"),
         ({"sede": 3}, "Did you mean seed"),
+        ({"policy_delay": "2"}, "--policy-delay: sac has no such option (it is one of td3). Leave it out."),
     ],
 )
 def test_option_errors_give_value_and_range(options: dict[str, object], message: str) -> None:
@@ -133,6 +134,24 @@ def test_preset_of_an_environment(env: str, section: str) -> None:
     assert presets("sac", env)[-1].origin == f"preset sac.toml [{section}]"
 
 
+@pytest.mark.parametrize(
+    ("algo", "option"),
+    [("td3", "ent_coef"), ("ddpg", "target_entropy"), ("ddpg", "policy_delay"), ("sac", "exploration_noise")],
+)
+def test_options_of_other_algorithms_are_refused_and_not_written(tmp_path: Path, algo: str, option: str) -> None:
+    default = RunConfig.model_fields[option].default
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}: {algo} has no such option"):
+        resolve(algo, "Ant-v4", {option: default})
+    path = tmp_path / "run.toml"
+    path.write_text(f"{option} = {default!r}\n")
+    with pytest.raises(UsageError, match=f"{algo} has no such option"):
+        resolve(algo, "Ant-v4", {}, path)
+    resolved = resolve_with_origins(algo, "Ant-v4")
+    assert f"{option} =" not in resolved.render()
+    path.write_text(resolved.render())
+    assert resolve(None, None, {}, path) == resolved.config
+
+
 @pytest.mark.parametrize("algo", algorithms())
 def test_every_preset_is_valid(algo: str) -> None:
     import rlz.config
@@ -148,3 +167,7 @@ def test_preset_values() -> None:
     assert (pendulum.total_timesteps, pendulum.learning_starts, pendulum.learning_rate) == (20_000, 100, 1e-3)
     assert (ant.total_timesteps, ant.learning_starts, ant.learning_rate) == (1_000_000, 10_000, 3e-4)
     assert swimmer.gamma == 0.9999
+    for algo, critics in (("td3", 2), ("ddpg", 1)):
+        config = resolve(algo, "Pendulum-v1")
+        assert (config.learning_starts, config.learning_rate, config.gamma) == (10_000, 1e-3, 0.98)
+        assert (config.hidden, config.n_critics, config.exploration_noise) == ((400, 300), critics, 0.1)

@@ -19,6 +19,24 @@ def test_defaults_are_those_of_sb3() -> None:
     assert config.checkpoint_every == 300.0
 
 
+def test_defaults_of_td3_are_those_of_the_paper() -> None:
+    config = RunConfig(algo="td3", env="Ant-v4")
+    assert (config.policy_delay, config.target_policy_noise, config.target_noise_clip) == (2, 0.2, 0.5)
+    assert config.exploration_noise == 0.1
+
+
+@pytest.mark.parametrize("algo", ["sac", "td3", "ddpg"])
+def test_a_dump_has_the_options_of_its_algorithm_alone(algo: str) -> None:
+    config = RunConfig(algo=algo, env="Ant-v4")  # type: ignore[arg-type]
+    assert {"policy_delay", "target_policy_noise", "target_noise_clip"} & config.model_dump().keys() == (
+        {"policy_delay", "target_policy_noise", "target_noise_clip"} if algo == "td3" else set()
+    )
+    assert ("ent_coef" in config.model_dump()) == ("target_entropy" in config.model_dump()) == (algo == "sac")
+    assert ("exploration_noise" in config.model_dump()) == (algo != "sac")
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+    assert RunConfig.from_toml(config.to_toml()) == config
+
+
 def test_is_frozen_and_refuses_unknown_fields() -> None:
     config = RunConfig(env="Ant-v4")
     with pytest.raises(ValidationError):
@@ -110,6 +128,10 @@ def test_hidden_accepts_text_and_lists(value: object) -> None:
         ("ratio_slack", [0, 0.5]),
         ("ent_coef", ["auto_", "auto_0", "auto_-1", -0.1, "aut"]),
         ("target_entropy", ["aut", "nan"]),
+        ("exploration_noise", [-0.1, "nan", "x"]),
+        ("policy_delay", [0, 1.5, "x"]),
+        ("target_policy_noise", [-0.1]),
+        ("target_noise_clip", [-0.1]),
         ("hidden", ["0", "3,,3", "2.5", [-1], "x", 7.5, [[1]]]),
         ("activation", ["Relu", ""]),
         ("device", ["gpu", "cuda:", "cuda:x", 0, "cpu:0"]),
@@ -125,9 +147,10 @@ def test_hidden_accepts_text_and_lists(value: object) -> None:
     ],
 )
 def test_values_that_are_refused(name: str, values: list[object]) -> None:
+    algo = next(iter(metadata(RunConfig.model_fields[name])["only"]), "sac")
     for value in values:
-        with pytest.raises(ValidationError):
-            RunConfig(**{"env": "A", name: value})  # type: ignore[arg-type]
+        with pytest.raises(ValidationError, match=name):
+            RunConfig(**{"algo": algo, "env": "A", name: value})
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from rlz.algorithms.base import Batch
-from rlz.algorithms.sac import Sac, SacState
+from rlz.algorithms.actor_critic import ActorCritic
+from rlz.algorithms.base import CRITIC, WHOLE, Batch, OffPolicy
+from rlz.algorithms.registry import DETERMINISTIC
+from rlz.algorithms.sac import Sac
+from rlz.algorithms.td3 import Td3
 from rlz.errors import NonFiniteError
 from rlz.networks import mlp
 from rlz.workers.execution.compiled import Compilation, CompiledExecutor, Job, layouts
@@ -16,6 +20,7 @@ from rlz.workers.execution.executors import EagerExecutor, disagreement
 
 RATE = torch.tensor(1e-3, dtype=torch.float64)
 CPU = torch.device("cpu")
+PATIENCE = pytest.mark.timeout(600)  # the compiler needs half a minute of CPU time, and machines may be busy
 
 
 def make_sac(**values: float) -> Sac:
@@ -23,8 +28,13 @@ def make_sac(**values: float) -> Sac:
     return Sac(mlp.actor(3, 2, (8,), "relu", layer_norm=True), critic, target_entropy=-2.0, **values)
 
 
-def make_state(sac: Sac, seed: int = 1) -> SacState:
-    return sac.init(torch.Generator().manual_seed(seed))
+def make_td3() -> Td3:
+    critic = mlp.critics(3, 2, (8,), "relu", layer_norm=True, members=3)
+    return Td3(mlp.actor(3, 2, (8,), "relu", layer_norm=True, head=DETERMINISTIC), critic, policy_delay=2)
+
+
+def make_state(algorithm: OffPolicy, seed: int = 1) -> Any:
+    return algorithm.init(torch.Generator().manual_seed(seed))
 
 
 def make_batch(seed: int = 1) -> Batch:
@@ -32,28 +42,35 @@ def make_batch(seed: int = 1) -> Batch:
     return Batch(rows[:, :3], rows[:, 3:5].tanh_(), rows[:, 5:8], rows[:, 8], rows[:, 9].fill_(0.99))
 
 
-def noise(sac: Sac, seed: int = 2) -> torch.Tensor:
-    return torch.randn(sac.noise_shape(16), generator=torch.Generator().manual_seed(seed))
+def noise(algorithm: OffPolicy, seed: int = 2) -> torch.Tensor:
+    return torch.randn(algorithm.noise_shape(16), generator=torch.Generator().manual_seed(seed))
 
 
 def flag() -> torch.Tensor:
     return torch.zeros((), dtype=torch.int64)
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one library that these tests compile."""
-    compilation = Compilation(
-        Job(make_sac(), layouts(make_batch().tensors()), "cpu"), tmp_path_factory.mktemp("compiled")
-    )
+class Compiled(NamedTuple):
+    """What these tests compile: one update of SAC, two kinds of update of TD3."""
+
+    algorithm: ActorCritic
+    library: Path
+    executor: CompiledExecutor
+
+
+@pytest.fixture(scope="module", params=[make_sac, make_td3], ids=["sac", "td3"])
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    algorithm = request.param()
+    job = Job(algorithm, layouts(make_batch().tensors()), "cpu")
+    compilation = Compilation(job, tmp_path_factory.mktemp("compiled"))
     compilation.start(urgent=True)
     assert compilation.finished(wait=True), compilation.error
     assert compilation.error is None
     compilation.close()
-    return compilation.library
+    return Compiled(algorithm, compilation.library, compilation.load())
 
 
-def make_engine(sac: Sac, state: SacState, lines: list[str], **plan: object) -> Engine:
+def make_engine(sac: OffPolicy, state: Any, lines: list[str], **plan: object) -> Engine:
     settings = EnginePlan(**{"threads": 1, **plan})  # type: ignore[arg-type]
     return Engine(
         sac, state, layout=layouts(make_batch().tensors()), device=CPU, seed=3, plan=settings, log=lines.append
@@ -65,7 +82,7 @@ def test_eager_writes_the_state_in_place() -> None:
     state = make_state(sac)
     pointers = [tensor.data_ptr() for tensor in state]
     expected = sac.update(make_state(sac), make_batch(), noise(sac), RATE)
-    metrics, td_errors = EagerExecutor(sac)(state, flag(), make_batch(), noise(sac), RATE)
+    metrics, td_errors = EagerExecutor(sac)(state, flag(), make_batch(), noise(sac), RATE, WHOLE)
     assert td_errors is None
     torch.testing.assert_close(tuple(state), tuple(expected.state), rtol=0, atol=0)
     torch.testing.assert_close(metrics, expected.metrics)
@@ -79,12 +96,12 @@ def test_a_bad_batch_freezes_the_state_for_good(field: str, check: str) -> None:
     sac = make_sac()
     state, failed = make_state(sac), flag()
     run = EagerExecutor(sac)
-    run(state, failed, make_batch(), noise(sac), RATE)
+    run(state, failed, make_batch(), noise(sac), RATE, WHOLE)
     before = [tensor.clone() for tensor in state]
     batch = make_batch()
     getattr(batch, field)[3] = float("nan")
-    run(state, failed, batch, noise(sac), RATE)
-    run(state, failed, make_batch(), noise(sac), RATE)
+    run(state, failed, batch, noise(sac), RATE, WHOLE)
+    run(state, failed, make_batch(), noise(sac), RATE, WHOLE)
     assert sac.check_names[int(failed) - 1] == check
     assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True))
 
@@ -96,54 +113,65 @@ def test_an_actor_that_breaks_alone_is_named() -> None:
     batch.discount.zero_()
     state.critic.mul_(1e30)  # Q overflows only where the actor's loss squares it in its gradient's sum
     batch.reward.copy_(sac.q_values(state.critic, batch.obs, batch.action)[0])
-    EagerExecutor(sac)(state, failed, batch, noise(sac), RATE)
+    EagerExecutor(sac)(state, failed, batch, noise(sac), RATE, WHOLE)
     assert int(failed) != 0
 
 
 @pytest.mark.slow
-def test_compiled_equals_eager_over_many_updates(library: Path) -> None:
-    sac = make_sac()
-    compiled = CompiledExecutor(library, layouts(make_batch().tensors()), "cpu")
-    assert disagreement(EagerExecutor(sac), compiled, make_state(sac), make_batch(), noise(sac), RATE) is None
-    states = make_state(sac), make_state(sac)
+@PATIENCE
+def test_compiled_equals_eager_over_many_updates(compiled: Compiled) -> None:
+    algorithm, _, executor = compiled
+    eager = EagerExecutor(algorithm)
+    for kind in algorithm.cycle:
+        sample = make_batch(), noise(algorithm), RATE, kind
+        assert disagreement(eager, executor, make_state(algorithm), *sample) is None
+    states = make_state(algorithm), make_state(algorithm)
     for step in range(20):
-        for run, state in zip((EagerExecutor(sac), compiled), states, strict=True):
-            torch.set_num_threads(1 + step % 2)  # the number of threads is not part of the code
-            metrics, _ = run(state, flag(), make_batch(step), noise(sac, step), RATE)
-            assert torch.isfinite(metrics).all()
+        torch.set_num_threads(1 + step % 3 % 2)  # the number of threads is not part of the code
+        kind = algorithm.cycle[step % len(algorithm.cycle)]
+        results = [
+            run(state, flag(), make_batch(step), noise(algorithm, step), RATE, kind)
+            for run, state in zip((eager, executor), states, strict=True)
+        ]
+        wanted, found = (result.metrics for result in results)
+        torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02, equal_nan=True)
+        assert wanted.isnan().any() == (kind == CRITIC)
     torch.set_num_threads(1)
     # Rounding decides Adam's direction where a gradient is near 0, so single parameters drift apart, whole ones do not.
-    for name, old, a, b in zip(SacState._fields, make_state(sac), *states, strict=True):
+    for name, old, a, b in zip(states[0]._fields, make_state(algorithm), *states, strict=True):
         moved = (a - old).double().norm().item()
         assert (a - b).double().norm().item() <= 1e-2 * moved, name
 
 
 @pytest.mark.slow
-def test_compiled_freezes_like_eager(library: Path) -> None:
-    sac = make_sac()
-    state, failed, batch = make_state(sac), flag(), make_batch()
-    batch.reward[0] = float("inf")
-    before = [tensor.clone() for tensor in state]
-    CompiledExecutor(library, layouts(batch.tensors()), "cpu")(state, failed, batch, noise(sac), RATE)
-    assert int(failed) == 1
-    assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True))
+@PATIENCE
+def test_compiled_freezes_like_eager(compiled: Compiled) -> None:
+    algorithm, _, executor = compiled
+    for kind in algorithm.cycle:
+        state, failed, batch = make_state(algorithm), flag(), make_batch()
+        batch.reward[0] = float("inf")
+        before = [tensor.clone() for tensor in state]
+        executor(state, failed, batch, noise(algorithm), RATE, kind)
+        assert int(failed) == 1
+        assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True))
 
 
 @pytest.mark.slow
-def test_compiled_refuses_another_layout(library: Path) -> None:
-    compiled = CompiledExecutor(library, layouts(make_batch().tensors()), "cpu")
-    sac, batch = make_sac(), make_batch()
+@PATIENCE
+def test_compiled_refuses_another_layout(compiled: Compiled) -> None:
+    algorithm, _, executor = compiled
+    other = make_batch()._replace(obs=make_batch().obs.contiguous())
     with pytest.raises(ValueError, match="compiled for batches of"):
-        compiled(make_state(sac), flag(), batch._replace(obs=batch.obs.contiguous()), noise(sac), RATE)
+        executor(make_state(algorithm), flag(), other, noise(algorithm), RATE, WHOLE)
 
 
 def test_parity_check_sees_another_algorithm() -> None:
     found = disagreement(
         EagerExecutor(make_sac()), EagerExecutor(make_sac(tau=0.5)), make_state(make_sac()), make_batch(),
-        noise(make_sac()), RATE,
+        noise(make_sac()), RATE, WHOLE,
     )  # fmt: skip
     assert found is not None
-    assert found.startswith("target differs by")
+    assert found.startswith("target_critic differs by")
 
 
 def test_the_cache_key_depends_on_algorithm_shapes_and_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -159,10 +187,13 @@ def test_the_cache_key_depends_on_algorithm_shapes_and_sources(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_engine_loads_from_the_cache_before_the_first_update(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: library.parent)
-    sac, lines = make_sac(), list[str]()
-    engine = make_engine(sac, make_state(sac), lines)
+@PATIENCE
+def test_engine_loads_from_the_cache_before_the_first_update(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: compiled.library.parent)
+    lines = list[str]()
+    engine = make_engine(compiled.algorithm, make_state(compiled.algorithm), lines)
     engine.start()
     engine.update(make_batch(), 1e-3)
     assert engine.executor == "compiled"
@@ -243,3 +274,17 @@ def test_an_engine_with_one_seed_repeats_itself() -> None:
         for step in range(3):
             engine.update(make_batch(step), 1e-3)
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def test_an_engine_runs_the_kinds_in_their_order_and_goes_on_within_a_cycle() -> None:
+    td3 = make_td3()
+    state = make_state(td3)
+    engine = make_engine(td3, state, [], compile=False)
+    for _ in range(3):
+        engine.update(make_batch(), 1e-3)
+    assert (int(state.updates), int(state.actor_updates)) == (3, 1)
+    resumed = make_engine(td3, state, [], compile=False)
+    actor = state.actor.clone()
+    resumed.update(make_batch(), 1e-3)
+    assert (int(state.updates), int(state.actor_updates)) == (4, 2)
+    assert not torch.equal(state.actor, actor)

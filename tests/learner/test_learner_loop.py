@@ -50,6 +50,27 @@ def test_a_run_from_first_publication_to_last_checkpoint(tmp_path: Path, mode: s
     np.testing.assert_array_equal(np.concatenate(actor), published.view(np.float32))
 
 
+def test_what_an_algorithm_does_not_measure_has_no_number(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(algo="td3", policy_delay=4))
+    learner = run.learner()
+    learner.start()
+    run.sample(20)
+    for _ in range(3):
+        learner.step(None)
+    learner._flush(0.0)
+    board = run.streams.stats.read()[0]
+    assert board[Stat.CRITIC_LOSS] > 0
+    assert np.isnan(board[[Stat.ACTOR_LOSS, Stat.ENT_COEF, Stat.ENT_COEF_LOSS, Stat.ENTROPY]]).all()
+    learner.step(None)  # the actor's turn
+    learner._flush(0.0)
+    actor_loss = run.streams.stats.read()[0][Stat.ACTOR_LOSS]
+    assert np.isfinite(actor_loss)
+    learner.step(None)
+    learner._flush(0.0)
+    assert run.streams.stats.read()[0][Stat.ACTOR_LOSS] == actor_loss, "the newest there is"
+    learner.close()
+
+
 def test_serial_learners_with_one_seed_agree_bit_for_bit(tmp_path: Path) -> None:
     states = []
     for index, seed in enumerate((1, 1, 2)):

@@ -152,6 +152,46 @@ def test_moments_of_the_samples() -> None:
     assert np.abs(np.corrcoef(pre_tanh.T) - np.eye(3)).max() < 0.01
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_deterministic_head_agrees_with_torch_and_explores_around_it(activation: str) -> None:
+    rng = np.random.default_rng(6)
+    policy = make(11, 3, (64, 33), activation=activation, head="deterministic", exploration_noise=0.1)
+    actor = pair(policy, activation, rng)
+    obs = rng.standard_normal((2000, 11)).astype(np.float32)
+    actions, explored = np.zeros((2000, 3), np.float32), np.zeros((2000, 3), np.float32)
+    policy.act(obs, actions, deterministic=True)
+    with torch.no_grad():
+        expected = torch.tanh(actor.body(torch.from_numpy(obs))).numpy()
+    np.testing.assert_allclose(actions, expected, rtol=0, atol=1e-5)
+    policy.act(obs, explored)
+    assert np.abs(explored).max() == 1.0, "clipped to the bounds"
+    inner = (explored - actions)[np.abs(actions) < 0.5]
+    assert len(inner) > 500
+    assert abs(inner.mean()) < 0.015
+    assert inner.std() == pytest.approx(0.1, rel=0.08)
+
+
+def test_exploration_noise_is_of_the_deterministic_head() -> None:
+    quiet = make(head="deterministic", hidden=())
+    obs, actions, again = np.ones((4, 3)), np.zeros((4, 2), np.float32), np.zeros((4, 2), np.float32)
+    quiet.act(obs, actions)
+    quiet.act(obs, again, deterministic=True)
+    np.testing.assert_array_equal(actions, again)
+    assert [(name, shape) for name, _, shape in quiet.manifest] == [
+        ("actor.head.weight", (3, 2)),
+        ("actor.head.bias", (2,)),
+    ]
+    with pytest.raises(ValueError, match="log_prob: the actions of a deterministic head have no density"):
+        quiet.act(obs, actions, log_prob=np.zeros(4, np.float32))
+    for head, noise, message in [
+        ("squashed_gaussian", 0.1, "expected 0 for the head squashed_gaussian"),
+        ("deterministic", -0.1, "given -0.1, expected at least 0"),
+        ("deterministic", math.nan, "expected at least 0"),
+    ]:
+        with pytest.raises(ValueError, match=f"exploration_noise.*{message}"):
+            make(head=head, exploration_noise=noise)
+
+
 def test_warm_up_is_uniform() -> None:
     policy = make(1, 2, ())
     actions = np.zeros((100_000, 2), np.float32)
@@ -251,7 +291,7 @@ def test_wrong_arguments_are_named() -> None:
         policy.load(np.zeros(3, np.uint8))
     for options, message in [
         ({"activation": "gelu"}, "relu, tanh, silu, elu"),
-        ({"head": "categorical"}, "squashed_gaussian"),
+        ({"head": "categorical"}, "squashed_gaussian, deterministic"),
         ({"seed": [1, 2]}, "4"),
         ({"hidden": (0,)}, "hidden: given 0"),
         ({"action_dim": 0}, "action_dim: given 0"),

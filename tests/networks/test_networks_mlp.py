@@ -57,6 +57,14 @@ def test_forward_equals_torch_nn(
         torch.testing.assert_close(found[member], one(x))
 
 
+@pytest.mark.parametrize("first", [1, 2, 3, None])
+def test_the_first_members_of_a_stack_alone(first: int | None) -> None:
+    network = Mlp("net", 3, (5,), 2, layer_norm=True, members=3)
+    generator = torch.Generator().manual_seed(1)
+    flat, x = torch.randn(network.numel, generator=generator), torch.randn(4, 3, generator=generator)
+    torch.testing.assert_close(network(flat, x, first=first), network(flat, x)[:first])
+
+
 def test_init_is_that_of_torch_linear() -> None:
     network = Mlp("net", 100, (400,), 50, members=2, layer_norm=True)
     named = network.named(network.init(torch.Generator().manual_seed(1)))
@@ -77,16 +85,17 @@ def test_unknown_activation_is_named() -> None:
 
 @pytest.mark.parametrize("activation", list(MODULES))
 @pytest.mark.parametrize(("layer_norm", "hidden"), [(False, (256, 256)), (True, (33, 64, 5)), (False, (7,))])
-def test_native_policy_agrees(activation: str, layer_norm: bool, hidden: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("head", ["squashed_gaussian", "deterministic"])
+def test_native_policy_agrees(activation: str, layer_norm: bool, hidden: tuple[int, ...], head: str) -> None:
     spec = {
         "obs_dim": 27,
         "action_dim": 8,
         "hidden": list(hidden),
         "activation": activation,
         "layer_norm": layer_norm,
-        "head": "squashed_gaussian",
+        "head": head,
     }
-    actor = mlp.actor(27, 8, hidden, activation, layer_norm=layer_norm)
+    actor = mlp.actor(27, 8, hidden, activation, layer_norm=layer_norm, head=head)
     policy = Policy(**spec, seed=[1, 2, 3, 4])
     layout = [(name, "f32", shape) for name, shape in actor.layout]
     assert [(n, d, tuple(s)) for n, d, s in policy.manifest] == layout == actor_manifest(spec)
@@ -100,5 +109,5 @@ def test_native_policy_agrees(activation: str, layer_norm: bool, hidden: tuple[i
     obs = np.random.default_rng(4).standard_normal((16, 27)).astype(np.float32)
     actions = np.empty((16, 8), np.float32)
     policy.act(obs, actions, deterministic=True)
-    mean = actor(flat, torch.from_numpy(obs)).chunk(2, -1)[0]
+    mean = actor(flat, torch.from_numpy(obs))[:, :8]
     np.testing.assert_allclose(actions, torch.tanh(mean).numpy(), atol=1e-5)

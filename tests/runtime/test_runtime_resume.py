@@ -36,9 +36,17 @@ def run(folder: Path, name: str, steps: int, modules: Any = FAKE, **values: Any)
     return folder / name
 
 
-@pytest.mark.parametrize("env", ["Pendulum-v1", "Ant-v4"])
-def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str) -> None:
-    values: dict[str, Any] = {"modules": MODULES, "env": env, "env_kwargs": {}, "num_envs": 2}
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("Pendulum-v1", {}),
+        ("Ant-v4", {}),
+        ("Pendulum-v1", {"algo": "td3", "policy_delay": 4}),  # 70 updates at the cut: in the middle of a cycle
+        ("Pendulum-v1", {"algo": "ddpg"}),
+    ],
+)
+def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str, options: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"modules": MODULES, "env": env, "env_kwargs": {}, "num_envs": 2, **options}
     whole = newest_checkpoint(run(tmp_path, "whole", 240, **values))
     parts = run(tmp_path, "parts", 120, **values)
     assert resume(parts, {"total_timesteps": 240}, quiet=True) == 0

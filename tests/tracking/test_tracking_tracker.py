@@ -153,9 +153,11 @@ def test_not_finite_numbers_are_null_in_json(tmp_path):
     streams = FakeStreams()
     run = make(tmp_path, streams)
     streams.step(200, 100)
-    streams.stats.values[0][Stat.CRITIC_LOSS] = float("nan")
+    streams.stats.values[0][Stat.CRITIC_LOSS] = float("inf")
+    streams.stats.values[0][Stat.ENT_COEF] = float("nan")
     run.finish("failed")
     assert lines(tmp_path)[0]["train/critic_loss"] is None
+    assert "train/ent_coef" not in lines(tmp_path)[0], "this algorithm does not measure it"
 
 
 def test_tensorboard_shows_the_configuration(tmp_path):

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from rlz.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+WHOLE = "whole"
+"""Kind of an update of everything that an algorithm learns."""
+
+CRITIC = "critic"
+"""Kind of an update of the critics alone."""
 
 
 class Batch(NamedTuple):
@@ -32,16 +42,12 @@ class Batch(NamedTuple):
         return tuple(tensor for tensor in self if tensor is not None)
 
 
-State = TypeVar("State", bound=tuple[Any, ...])
-"""A NamedTuple of tensors: everything an update reads and writes."""
-
-
 class Outcome(NamedTuple):
     """What one update gives."""
 
-    state: Any  # the new state, same type and shapes as the old
-    metrics: Tensor  # [len(metric_names)]
-    checks: Tensor  # [len(check_names)]: finite as long as the update is sound
+    state: Any  # the new state, same type and shapes as the old; what did not change is the very tensor of the old one
+    metrics: Tensor  # [len(metric_names)]; NaN: not measured by this kind of update
+    checks: Tensor  # finite as long as the update is sound: `check_names`, or the first of them for a lesser kind
     td_errors: Tensor | None = None  # [batch], |TD error| as a mean over the critics; only for a batch with weights
 
 
@@ -49,11 +55,25 @@ class OffPolicy(Protocol):
     """An algorithm that learns from single transitions of a replay buffer.
 
     `update` is pure and has no data-dependent control flow, so that an executor may run it eagerly, compile it whole,
-    or capture it in a CUDA graph.
+    or capture it in a CUDA graph. Work that is not done in every update is another *kind* of update: a name that is
+    known before the update runs, so each kind is compiled or captured once and costs only what it does.
+
+    A state is a NamedTuple of tensors, everything that an update reads and writes; `updates` among them ([], int64)
+    counts the updates of the critics.
     """
 
     metric_names: ClassVar[tuple[str, ...]]
     check_names: ClassVar[tuple[str, ...]]
+
+    @staticmethod
+    def from_config(config: RunConfig, env_spec: EnvSpec) -> OffPolicy:
+        """The algorithm with the networks and constants of a run."""
+        ...
+
+    @property
+    def cycle(self) -> tuple[str, ...]:
+        """Kinds of the updates in their order: update n (from 0) is of kind `cycle[n % len(cycle)]`."""
+        ...
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Any:
         """Fresh state on the CPU."""
@@ -63,8 +83,8 @@ class OffPolicy(Protocol):
         """Shape of the standard normal noise that one update consumes."""
         ...
 
-    def update(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Outcome:
-        """One update of everything the algorithm learns. `learning_rate` is a 0-d tensor."""
+    def update(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
+        """One update of a kind in `cycle`. `learning_rate` is a 0-d tensor."""
         ...
 
     def actor_parameters(self, state: Any) -> Tensor:

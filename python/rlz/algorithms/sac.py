@@ -8,19 +8,17 @@ correction is the numerically stable form. With n-step rows no entropy bonus is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlz.algorithms.base import Batch, Outcome, load_tensors
+from rlz.algorithms.actor_critic import ActorCritic, mean_square
+from rlz.algorithms.base import WHOLE, Batch, Outcome
 from rlz.algorithms.optim import Adam, adam, gradient, polyak
 from rlz.errors import ConfigError
-from rlz.networks import mlp
 from rlz.networks.distributions import squashed_gaussian
-from rlz.networks.mlp import Mlp
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -32,19 +30,19 @@ class SacState(NamedTuple):
 
     actor: Tensor  # [actor.numel]
     critic: Tensor  # [critic.numel], all critics
-    target: Tensor  # [critic.numel], slow copy of the critics
+    target_critic: Tensor  # [critic.numel], slow copy of the critics
     log_alpha: Tensor  # [], log of the temperature
     actor_mean: Tensor  # Adam's first moments ...
     actor_square: Tensor  # ... and second ones
     critic_mean: Tensor
     critic_square: Tensor
-    alpha_mean: Tensor
-    alpha_square: Tensor
+    log_alpha_mean: Tensor
+    log_alpha_square: Tensor
     updates: Tensor  # [], int64
 
 
 @dataclass(frozen=True)
-class Sac:
+class Sac(ActorCritic):
     """SAC for Box actions in [-1, 1].
 
     Attributes
@@ -75,8 +73,6 @@ class Sac:
         "ent_coef_loss",
     )
 
-    actor: Mlp
-    critic: Mlp
     target_entropy: float
     ent_coef: float = 1.0
     learn_ent_coef: bool = True
@@ -88,26 +84,16 @@ class Sac:
         """Reparameterised actions [batch, action_dim] and their log-probabilities [batch]."""
         return squashed_gaussian(self.actor(actor, obs), noise)
 
-    def q_values(self, critic: Tensor, obs: Tensor, action: Tensor) -> Tensor:
-        """Q of every critic: [critics, batch]."""
-        return self.critic(critic, torch.cat([obs, action], dim=-1)).squeeze(-1)
-
-    def td_target(self, actor: Tensor, target: Tensor, alpha: Tensor, batch: Batch, noise: Tensor) -> Tensor:
+    def td_target(self, actor: Tensor, target_critic: Tensor, alpha: Tensor, batch: Batch, noise: Tensor) -> Tensor:
         """Soft Bellman target r + discount * (min Q'(s', a') - alpha * log pi(a'|s')) (equations 2, 3): [batch]."""
         next_action, next_log_prob = self.policy(actor, batch.next_obs, noise)
-        next_q = self.q_values(target, batch.next_obs, next_action).amin(0)
+        next_q = self.q_values(target_critic, batch.next_obs, next_action).amin(0)
         return batch.reward + batch.discount * (next_q - alpha * next_log_prob)
 
     def critic_loss(self, critic: Tensor, td_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Squared TD error (equation 5), summed over critics; the target is a constant. Also gives Q [critics, batch].
-
-        A batch with importance weights gets the weighted mean (arXiv 1511.05952, section 3.4).
-        """
+        """Squared TD error (equation 5), summed over critics; the target is a constant. Also gives Q of each."""
         q = self.q_values(critic, batch.obs, batch.action)
-        squares = (q - td_target).square()
-        if batch.weight is not None:
-            squares = batch.weight * squares
-        return 0.5 * squares.mean(1).sum(), q.detach()
+        return 0.5 * mean_square(q - td_target, batch.weight), q
 
     def actor_loss(
         self, actor: Tensor, critic: Tensor, alpha: Tensor, obs: Tensor, noise: Tensor
@@ -115,7 +101,7 @@ class Sac:
         """Alpha * log pi(a|s) - min Q(s, a) for reparameterised a (equation 7). Also gives log_prob [batch]."""
         action, log_prob = self.policy(actor, obs, noise)
         q = self.q_values(critic, obs, action).amin(0)
-        return (alpha * log_prob - q).mean(), log_prob.detach()
+        return (alpha * log_prob - q).mean(), log_prob
 
     def ent_coef_loss(self, log_alpha: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
         """-log(alpha) * (log_prob + target entropy) (equation 18, with log alpha for alpha as in SB3); the entropy."""
@@ -123,14 +109,14 @@ class Sac:
 
     # -- one update ------------------------------------------------------------------------------------------------
 
-    def update(self, state: SacState, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Outcome:
+    def update(self, state: SacState, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
         """Critic, actor, temperature and target networks, once. `noise` is [2, batch, action_dim]."""
         s, step = state, state.updates + 1
         alpha = s.log_alpha.exp() if self.learn_ent_coef else torch.full_like(s.log_alpha, self.ent_coef)
 
         # Gradients are taken with respect to the first argument alone: the target of the critics, and the critics and
         # the temperature inside the actor's loss, are constants.
-        td_target = self.td_target(s.actor, s.target, alpha, batch, noise[0])
+        td_target = self.td_target(s.actor, s.target_critic, alpha, batch, noise[0])
         critic_grad, critic_loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
         critic = adam(s.critic, s.critic_mean, s.critic_square, critic_grad, step, learning_rate)
 
@@ -139,7 +125,7 @@ class Sac:
         )
         actor = adam(s.actor, s.actor_mean, s.actor_square, actor_grad, step, learning_rate)
 
-        temperature = Adam(s.log_alpha, s.alpha_mean, s.alpha_square)
+        temperature = Adam(s.log_alpha, s.log_alpha_mean, s.log_alpha_square)
         ent_coef_loss = torch.zeros_like(alpha)
         if self.learn_ent_coef:
             alpha_grad, ent_coef_loss, _ = gradient(self.ent_coef_loss, s.log_alpha, log_prob)
@@ -149,14 +135,14 @@ class Sac:
             state=SacState(
                 actor=actor.parameters,
                 critic=critic.parameters,
-                target=polyak(s.target, critic.parameters, self.tau),
+                target_critic=polyak(s.target_critic, critic.parameters, self.tau),
                 log_alpha=temperature.parameters,
                 actor_mean=actor.mean,
                 actor_square=actor.square,
                 critic_mean=critic.mean,
                 critic_square=critic.square,
-                alpha_mean=temperature.mean,
-                alpha_square=temperature.square,
+                log_alpha_mean=temperature.mean,
+                log_alpha_square=temperature.square,
                 updates=step,
             ),
             metrics=torch.stack([critic_loss, actor_loss, ent_coef_loss, alpha, -log_prob.mean(), q.mean()]),
@@ -173,10 +159,8 @@ class Sac:
     def from_config(config: RunConfig, env_spec: EnvSpec) -> Sac:
         """SAC with the networks and constants of a run."""
         ent_coef, learn = parse_ent_coef(config.ent_coef)
-        sizes = env_spec.obs_dim, env_spec.action_dim, config.hidden, config.activation
         return Sac(
-            actor=mlp.actor(*sizes, layer_norm=config.layer_norm),
-            critic=mlp.critics(*sizes, layer_norm=config.layer_norm, members=config.n_critics),
+            *ActorCritic.networks(config, env_spec),
             target_entropy=(
                 -float(env_spec.action_dim) if config.target_entropy == "auto" else float(config.target_entropy)
             ),
@@ -192,54 +176,20 @@ class Sac:
         return SacState(
             actor=actor,
             critic=critic,
-            target=critic.clone(),
+            target_critic=critic.clone(),
             log_alpha=log_alpha,
             actor_mean=torch.zeros_like(actor),
             actor_square=torch.zeros_like(actor),
             critic_mean=torch.zeros_like(critic),
             critic_square=torch.zeros_like(critic),
-            alpha_mean=torch.zeros_like(log_alpha),
-            alpha_square=torch.zeros_like(log_alpha),
+            log_alpha_mean=torch.zeros_like(log_alpha),
+            log_alpha_square=torch.zeros_like(log_alpha),
             updates=torch.zeros((), dtype=torch.int64),
         )
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:
         """Noise of the target's actions, then of the actor's."""
         return (2, batch_size, self.actor.outputs // 2)
-
-    def actor_parameters(self, state: SacState) -> Tensor:
-        """Flat actor, in the order of `rlz.networks.spec.actor_manifest`."""
-        return state.actor
-
-    def state_dict(self, state: SacState) -> dict[str, Tensor]:
-        """Views by name, for instance `actor.0.weight`, `target.critic.head.bias`, `adam.square.actor.0.weight`."""
-        networks = {
-            "": (self.actor, state.actor),
-            "adam.mean.": (self.actor, state.actor_mean),
-            "adam.square.": (self.actor, state.actor_square),
-        }
-        stacks = {
-            "": (self.critic, state.critic),
-            "target.": (self.critic, state.target),
-            "adam.mean.": (self.critic, state.critic_mean),
-            "adam.square.": (self.critic, state.critic_square),
-        }
-        named = {
-            prefix + name: view
-            for group in (networks, stacks)
-            for prefix, (layout, flat) in group.items()
-            for name, view in layout.named(flat).items()
-        }
-        return named | {
-            "log_alpha": state.log_alpha,
-            "adam.mean.log_alpha": state.alpha_mean,
-            "adam.square.log_alpha": state.alpha_square,
-            "updates": state.updates,
-        }
-
-    def load_state_dict(self, state: SacState, tensors: Mapping[str, Tensor]) -> None:
-        """Copy tensors into the state, in place. Raises CheckpointError where names, shapes or dtypes differ."""
-        load_tensors(self.state_dict(state), tensors)
 
 
 def parse_ent_coef(value: str | float) -> tuple[float, bool]:

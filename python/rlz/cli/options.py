@@ -49,6 +49,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 def _help(field: FieldInfo, shown: str | None) -> str:
     """Text and default. Typer cannot show the default itself: its own default is 'not given', for the origins."""
     text = (field.description or "").replace("[", r"\[")
+    if only := metadata(field)["only"]:
+        text += f" Only {', '.join(only)}."
     if field.is_required() and shown is None:
         return text
     if shown is None:

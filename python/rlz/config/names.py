@@ -68,7 +68,6 @@ _FOREIGN: dict[str, tuple[str, str]] = {
             "update_per_step",
             "updates_per_step",
             "update_to_data",
-            "policy_frequency",
             "num_updates",
             "training_intensity",
             "samples_per_insert",
@@ -97,6 +96,29 @@ _FOREIGN: dict[str, tuple[str, str]] = {
         ("ent_coef", "auto learns it, a number fixes it"),
     ),
     **dict.fromkeys(("entropy_target", "target_ent"), ("target_entropy", "")),
+    **dict.fromkeys(
+        (
+            *("policy_frequency", "policy_freq", "actor_delay", "delay", "actor_update_interval", "policy_update_freq"),
+            *("actor_update_freq", "update_actor_freq", "policy_update_interval", "actor_update_frequency"),
+        ),
+        ("policy_delay", "updates for each one of the actor"),
+    ),
+    **dict.fromkeys(
+        (
+            *("action_noise", "act_noise", "expl_noise", "noise_std", "exploration_sigma", "explore_noise", "noise"),
+            *("explore_sigma", "action_noise_std", "noise_sigma", "sigma", "exploration_std", "exploration_noise_std"),
+        ),
+        ("exploration_noise", "standard deviation, the action range is -1 to 1"),
+    ),
+    **dict.fromkeys(("noise_type",), ("exploration_noise", "always Gaussian; this is its standard deviation")),
+    **dict.fromkeys(
+        ("policy_noise", "target_noise", "smoothing_noise", "target_policy_smoothing_noise", "smoothing_sigma"),
+        ("target_policy_noise", "standard deviation, the action range is -1 to 1"),
+    ),
+    **dict.fromkeys(
+        ("noise_clip", "policy_noise_clip", "smoothing_clip", "target_policy_noise_clip", "smooth_clip"),
+        ("target_noise_clip", ""),
+    ),
     **dict.fromkeys(("minibatch_size", "train_batch_size", "batch", "bs", "mini_batch_size"), ("batch_size", "")),
     **dict.fromkeys(
         (

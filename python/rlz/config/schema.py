@@ -10,7 +10,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from rlz.config import values
@@ -49,6 +58,7 @@ def option(
     metavar: str | None = None,
     flags: tuple[str, ...] = (),
     shown: str | None = None,
+    only: tuple[str, ...] = (),
     factory: Callable[[dict[str, Any]], Any] | None = None,
     **limits: Any,
 ) -> Any:
@@ -63,6 +73,8 @@ def option(
         of the default where the value alone would not say it.
     expects
         What is allowed, for error messages; made from type and limits where not given.
+    only
+        Algorithms that have the option; empty: all of them.
     limits
         `ge`, `gt`, `le`, `lt`, as in pydantic.
     """
@@ -72,6 +84,7 @@ def option(
         "metavar": metavar,
         "flags": list(flags),
         "shown": shown,
+        "only": list(only),
     }
     if factory is not None:
         return Field(default_factory=factory, description=help, json_schema_extra=extra, **limits)
@@ -79,7 +92,7 @@ def option(
 
 
 def metadata(field: FieldInfo) -> dict[str, Any]:
-    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown."""
+    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown, only."""
     extra = field.json_schema_extra
     return extra if isinstance(extra, dict) else {}
 
@@ -88,11 +101,12 @@ class RunConfig(BaseModel):
     """Everything that defines a run, resolved and checked. Frozen; unknown keys are errors.
 
     Steps are env steps over all samplers, times are in seconds. Field names are option names with underscores.
+    An option that the algorithm does not have cannot be given, is not in a dump, and holds a default without meaning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, ser_json_inf_nan="constants")
 
-    algo: Literal["sac"] = option("sac", panel=Panel.PROBLEM, help="Algorithm.")
+    algo: Literal["sac", "td3", "ddpg"] = option("sac", panel=Panel.PROBLEM, help="Algorithm.")
     env: str = option(
         panel=Panel.PROBLEM,
         help="Gymnasium id, such as Ant-v4; my_pkg:MyEnv-v0 imports my_pkg first.",
@@ -223,6 +237,7 @@ class RunConfig(BaseModel):
         panel=Panel.LEARNING,
         help="Temperature: learned (auto; auto_0.1 starts at 0.1) or fixed.",
         metavar="auto|X",
+        only=("sac",),
         expects="auto, auto_0.1 (start value above 0), or a number of at least 0",
     )
     target_entropy: Annotated[float | str, BeforeValidator(values.target_entropy)] = option(
@@ -230,7 +245,44 @@ class RunConfig(BaseModel):
         panel=Panel.LEARNING,
         help="Entropy that the learned temperature aims at; auto is minus the number of action dimensions.",
         metavar="auto|X",
+        only=("sac",),
         expects="auto or a finite number",
+    )
+    exploration_noise: Number = option(
+        0.1,
+        panel=Panel.LEARNING,
+        help="Standard deviation of the Gaussian noise on the samplers' actions; the action range is -1 to 1.",
+        metavar="STD",
+        only=("td3", "ddpg"),
+        ge=0,
+        le=100,
+    )
+    policy_delay: Integer = option(
+        2,
+        panel=Panel.LEARNING,
+        help="Updates for each one that is of actor and target networks too.",
+        metavar="UPDATES",
+        only=("td3",),
+        ge=1,
+        le=1000,
+    )
+    target_policy_noise: Number = option(
+        0.2,
+        panel=Panel.LEARNING,
+        help="Standard deviation of the Gaussian noise on the actions in the critics' target.",
+        metavar="STD",
+        only=("td3",),
+        ge=0,
+        le=100,
+    )
+    target_noise_clip: Number = option(
+        0.5,
+        panel=Panel.LEARNING,
+        help="Largest size of that noise.",
+        metavar="SIZE",
+        only=("td3",),
+        ge=0,
+        le=100,
     )
 
     hidden: Annotated[tuple[int, ...], BeforeValidator(values.widths), AfterValidator(values.check_widths)] = option(
@@ -324,6 +376,28 @@ class RunConfig(BaseModel):
     wandb_project_name: str = option(
         "rlz", panel=Panel.OUTPUT, help="Project for --track.", metavar="NAME", min_length=1
     )
+
+    @model_validator(mode="after")
+    def _of_the_algorithm(self) -> Self:
+        """No option of another algorithm was given."""
+        for name in sorted(self.model_fields_set):
+            only = metadata(type(self).model_fields[name])["only"]
+            if only and self.algo not in only:
+                raise ValueError(
+                    f"--{name.replace('_', '-')}: {self.algo} has no such option (it is one of {', '.join(only)}). "
+                    "Leave it out."
+                )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _options_of_the_algorithm(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields that the algorithm has."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in dump(self).items()
+            if self.algo in (metadata(fields[name])["only"] or [self.algo])
+        }
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -77,7 +77,7 @@ class EnvSpec:
         observation = _box(
             env_id, "observation_space", env.observation_space, "A flattening wrapper (--wrapper) may make a Box of it."
         )
-        action = _box(env_id, "action_space", env.action_space, "SAC needs continuous actions.")
+        action = _box(env_id, "action_space", env.action_space, "The algorithms of rlz need continuous actions.")
         if np.dtype(action.dtype).kind != "f":
             raise EnvError(
                 f"{env_id} has the action_space {action} of {action.dtype}; rlz supports Box actions of float16, "
@@ -88,7 +88,7 @@ class EnvSpec:
         if bad.size:
             raise EnvError(
                 f"{env_id} has the action_space {action}: component {bad[0]} goes from {low.reshape(-1)[bad[0]]} to "
-                f"{high.reshape(-1)[bad[0]]}. SAC needs finite bounds; a wrapper of your own (--wrapper) can "
+                f"{high.reshape(-1)[bad[0]]}. Finite bounds are needed; a wrapper of your own (--wrapper) can "
                 "give some."
             )
         stored = np.dtype(observation.dtype)

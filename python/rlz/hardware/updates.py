@@ -7,6 +7,7 @@ and stays in its cache. Prints one JSON object per line as soon as it is known: 
 import json
 import sys
 import time
+from itertools import cycle
 from typing import Any
 
 BATCH_SIZE = 256
@@ -94,11 +95,12 @@ def rate(update: Any, algorithm: Any, state: Any, draw: Draw, device: str, secon
     learning_rate = torch.tensor(3e-4, device=device)
     failed = torch.zeros((), dtype=torch.int64, device=device)
     shape = algorithm.noise_shape(BATCH_SIZE)
+    kinds = cycle(algorithm.cycle)
 
     def run(most: int, until: float) -> int:
         done = 0
         while done < most and time.perf_counter() < until:
-            update(state, failed, draw(device), torch.randn(shape, device=device), learning_rate)
+            update(state, failed, draw(device), torch.randn(shape, device=device), learning_rate, next(kinds))
             done += 1
         if device != "cpu":
             torch.cuda.synchronize(device)

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlz.networks.spec import mlp_layout
+from rlz.algorithms.registry import SQUASHED_GAUSSIAN
+from rlz.networks.spec import head_outputs, mlp_layout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "silu": F.silu, "elu": F.elu}
 LAYER_NORM_EPS = 1e-5
@@ -84,12 +85,16 @@ class Mlp:
             tensor.uniform_(-bound, bound, generator=generator)
         return flat
 
-    def __call__(self, flat: Tensor, x: Tensor) -> Tensor:
-        """Outputs of x [batch, inputs]: [batch, outputs], or [members, batch, outputs] when stacked."""
+    def __call__(self, flat: Tensor, x: Tensor, *, first: int | None = None) -> Tensor:
+        """Outputs of x [batch, inputs]: [batch, outputs], or [members, batch, outputs] when stacked.
+
+        `first` runs only the first so many members of a stack.
+        """
         activation = ACTIVATIONS[self.activation]
         tensors = iter(self.unflatten(flat))
         if self.members is not None:
-            x = x.expand(self.members, *x.shape)
+            tensors = (tensor[:first] for tensor in tensors)
+            x = x.expand(len(range(self.members)[:first]), *x.shape)
         for _ in self.hidden:
             x = self._linear(x, next(tensors), next(tensors))
             if self.layer_norm:
@@ -106,9 +111,17 @@ class Mlp:
         return torch.matmul(x, weight) + self._row(bias)
 
 
-def actor(obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, *, layer_norm: bool) -> Mlp:
-    """Actor of a squashed Gaussian: outputs mean and log_std; the same layout as `spec.actor_manifest`."""
-    return Mlp("actor", obs_dim, tuple(hidden), 2 * action_dim, activation, layer_norm)
+def actor(
+    obs_dim: int,
+    action_dim: int,
+    hidden: Sequence[int],
+    activation: str,
+    *,
+    layer_norm: bool,
+    head: str = SQUASHED_GAUSSIAN,
+) -> Mlp:
+    """Actor whose outputs are what its head says; the same layout as `spec.actor_manifest`."""
+    return Mlp("actor", obs_dim, tuple(hidden), head_outputs(head, action_dim), activation, layer_norm)
 
 
 def critics(

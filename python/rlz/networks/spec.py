@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlz.algorithms.registry import ALGORITHMS, DETERMINISTIC
+
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
@@ -16,26 +18,32 @@ if TYPE_CHECKING:
 Parameter = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape) of one tensor, as in `rlz._native`."""
 
-SQUASHED_GAUSSIAN = "squashed_gaussian"
-
 
 def actor_spec(config: RunConfig, env_spec: EnvSpec) -> dict[str, Any]:
     """Arguments of `rlz._native.Policy` (all but the seed); JSON can hold them."""
+    head = ALGORITHMS[config.algo].head
+    exploration = {"exploration_noise": config.exploration_noise} if head == DETERMINISTIC else {}
     return {
         "obs_dim": env_spec.obs_dim,
         "action_dim": env_spec.action_dim,
         "hidden": list(config.hidden),
         "activation": config.activation,
         "layer_norm": config.layer_norm,
-        "head": SQUASHED_GAUSSIAN,
+        "head": head,
+        **exploration,
     }
 
 
 def actor_manifest(spec: dict[str, Any]) -> list[Parameter]:
     """Tensors of the actor described by `actor_spec`, in flat order. Weights are [in, out]."""
-    outputs = 2 * spec["action_dim"]  # mean and log_std
+    outputs = head_outputs(spec["head"], spec["action_dim"])
     layout = mlp_layout(spec["obs_dim"], spec["hidden"], outputs, layer_norm=spec["layer_norm"])
     return [(f"actor.{name}", "f32", shape) for name, shape in layout]
+
+
+def head_outputs(head: str, action_dim: int) -> int:
+    """Outputs of an actor: its actions, or the mean and log_std of each."""
+    return action_dim if head == DETERMINISTIC else 2 * action_dim
 
 
 def mlp_layout(

@@ -4,6 +4,7 @@ A reading holds absolute numbers only, so any two of them give rates: the log us
 one some seconds old. Nothing here waits for a worker; a worker that is gone keeps its last numbers.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -318,6 +319,7 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
     values = {}
     if learner is not None and learner.stats[Stat.UPDATES] > 0:
         values = {tag: float(learner.stats[stat]) for tag, stat in LEARNER_VALUES.items()}
+        values = {tag: value for tag, value in values.items() if not math.isnan(value)}
         published_s = new.total(Stat.PUBLISH_S) - old.total(Stat.PUBLISH_S)
         if config.prioritized:
             values["replay/priority_beta"] = float(learner.stats[Stat.PRIORITY_BETA])

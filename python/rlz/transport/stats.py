@@ -94,6 +94,12 @@ class Stat(IntEnum):
     """Gauge: `time.monotonic()` of the newest sign of life. For people: nobody is declared dead by it."""
 
 
+ALGORITHM_STATS = (
+    *(Stat.CRITIC_LOSS, Stat.ACTOR_LOSS, Stat.ENT_COEF_LOSS),
+    *(Stat.ENT_COEF, Stat.ENTROPY, Stat.Q_VALUE),
+)
+"""Gauges that an algorithm's updates fill. NaN: not measured, by this algorithm or not yet."""
+
 STAT_NAMES: tuple[str, ...] = tuple(stat.name.lower() for stat in Stat)
 """Names of the values on the board, in the order of `Stat`."""
 

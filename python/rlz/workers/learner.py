@@ -5,6 +5,7 @@ Version 1 of the actor is published right after initialisation, before anything 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,14 +16,14 @@ import torch
 from torch import Tensor
 
 from rlz._native import PrioritizedSampler, ReplaySampler
-from rlz.algorithms.base import Batch, OffPolicy
-from rlz.algorithms.sac import Sac
+from rlz.algorithms.base import Batch
+from rlz.algorithms.registry import algorithm_class
 from rlz.config.seeds import Role, stream
-from rlz.errors import CheckpointError, ConfigError, DeviceError, NonFiniteError, WaitTimeoutError
+from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError
 from rlz.runtime.checkpoint import Checkpoint, Checkpointer, load_checkpoint
 from rlz.runtime.priorities import Priorities, restore_priorities
 from rlz.runtime.salvage import with_salvaged_rows
-from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
 from rlz.workers.execution.batches import Batches, Decoder
 from rlz.workers.execution.compiled import layouts
@@ -30,8 +31,6 @@ from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.saving import Background
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
-    from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
 
 METRICS_UPDATES = 100
@@ -70,7 +69,7 @@ class Learner:
         self._device = find_device(config.device)
         self._stats = StatsRow(streams.stats, spec.slot)
         self._wait = OpenWait(self._stats)  # over several slices, with chores between them
-        self._algorithm = make_algorithm(config, env_spec)
+        self._algorithm = algorithm_class(config.algo).from_config(config, env_spec)
         network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
         initial = self._algorithm.init(network)
         self._state = type(initial)(*(tensor.to(self._device) for tensor in initial))
@@ -108,6 +107,7 @@ class Learner:
         self._saving = Background("checkpoint")
         self._saved = False
         self._metrics = torch.zeros(len(self._algorithm.metric_names), device=self._device)
+        self._measured = torch.zeros_like(self._metrics)
         self._pending = 0
         self._granted = 0
         self._beta = config.priority_beta
@@ -123,6 +123,8 @@ class Learner:
         """Publish the first version, then begin to compile."""
         self._publish()
         self._engine.start()
+        for stat in ALGORITHM_STATS:
+            self._stats.set(stat, math.nan)
         self._flushed_at = self._saved_at = time.monotonic()
         self._stats.set(Stat.THREADS, float(self._engine.threads))
 
@@ -197,7 +199,8 @@ class Learner:
             raise self._dump(error, batch) from None
         if td_errors is not None:
             self._stale += self._batches.update_priorities(td_errors)
-        self._metrics += metrics
+        self._metrics += metrics.nan_to_num(0.0)
+        self._measured += ~metrics.isnan()
         self._pending += 1
         self._updates += 1
         self._granted -= 1
@@ -259,11 +262,13 @@ class Learner:
     def _flush(self, now: float) -> None:
         stats = self._stats
         if self._pending:
-            means = (self._metrics / self._pending).tolist()
+            means = (self._metrics / self._measured).tolist()
             for name, value in zip(self._algorithm.metric_names, means, strict=True):
-                stats.set(Stat[name.upper()], value)
+                if not math.isnan(value):  # measured since the last time
+                    stats.set(Stat[name.upper()], value)
             stats.add(Stat.UPDATES, float(self._pending))
             self._metrics.zero_()
+            self._measured.zero_()
             self._pending = 0
         if self._config.prioritized:
             stats.set(Stat.PRIORITY_BETA, self._beta)
@@ -331,13 +336,6 @@ class Learner:
     def _seed(self, role: Role) -> int:
         sequence = stream(self._config.seed, role, worker=self._spec.index, incarnation=self._spec.incarnation)
         return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def make_algorithm(config: RunConfig, env_spec: EnvSpec) -> OffPolicy:
-    """Algorithm of a run."""
-    if config.algo == "sac":
-        return Sac.from_config(config, env_spec)
-    raise ConfigError(f"--algo {config.algo}: rlz has sac")
 
 
 def find_device(name: str) -> torch.device:

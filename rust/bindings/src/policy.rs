@@ -29,7 +29,7 @@ pub(crate) struct Policy {
 #[pymethods]
 impl Policy {
     #[new]
-    #[pyo3(signature = (*, obs_dim, action_dim, hidden, activation, layer_norm, head, seed))]
+    #[pyo3(signature = (*, obs_dim, action_dim, hidden, activation, layer_norm, head, seed, exploration_noise=0.0))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn new(
         obs_dim: usize,
@@ -39,13 +39,23 @@ impl Policy {
         layer_norm: bool,
         head: &str,
         seed: &Bound<'_, PyAny>,
+        exploration_noise: f32,
     ) -> Result<Self> {
         let choice = |what: &str, given: &str, known: &[&str]| {
             Failure::value(format!("{what}: given {given:?}, expected one of {}", known.join(", ")))
         };
         let activation =
             Activation::parse(activation).ok_or_else(|| choice("activation", activation, &Activation::NAMES))?;
-        let head = Head::parse(head).ok_or_else(|| choice("head", head, &Head::NAMES))?;
+        if !exploration_noise.is_finite() || exploration_noise < 0.0 {
+            return Err(Failure::value(format!("exploration_noise: given {exploration_noise}, expected at least 0")));
+        }
+        let head = Head::parse(head, exploration_noise).ok_or_else(|| choice("head", head, &Head::NAMES))?;
+        if head == Head::SquashedGaussian && exploration_noise > 0.0 {
+            return Err(Failure::value(format!(
+                "exploration_noise: given {exploration_noise}, expected 0 for the head squashed_gaussian, whose actions \
+                 are drawn from its own distribution"
+            )));
+        }
         for (what, size) in [("obs_dim", obs_dim), ("action_dim", action_dim)]
             .into_iter()
             .chain(hidden.iter().map(|&size| ("hidden", size)))
@@ -116,6 +126,9 @@ impl Policy {
         let wrong = |got: &Bound<'_, PyAny>| {
             format!("obs: expected a C-contiguous array of shape (m, {width}) of a real dtype, got {}", describe(got))
         };
+        if log_prob.is_some() && self.core.head() != Head::SquashedGaussian {
+            return Err(Failure::value("log_prob: the actions of a deterministic head have no density; leave it out"));
+        }
         let input = ArrayView::new(obs).ok_or_else(|| Failure::kind(wrong(obs)))?;
         let &[rows, given] = input.shape() else { return Err(Failure::value(wrong(obs))) };
         if given != width {

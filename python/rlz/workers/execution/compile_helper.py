@@ -11,8 +11,9 @@ import pickle
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from rlz.workers.execution.compiled import Job, Layout
 
 PR_SET_PDEATHSIG = 1
+
+OPTIONS = {
+    "aot_inductor.package": True,
+    # One library for every number of threads: torch.set_num_threads holds at each call. Without "threads" above 1 the
+    # compiler (torch 2.15) leaves out the `omp single` around scalar code inside a parallel region: every thread then
+    # runs it, and step counter and temperature are updated twice.
+    "cpp.dynamic_threads": True,
+    "cpp.threads": max(2, os.cpu_count() or 2),
+}
+"""Of the compiler."""
 
 
 def main() -> int:
@@ -47,7 +58,7 @@ def compile_update(job: Job, library: Path) -> None:
     torch.set_num_threads(1)
     device = torch.device(job.device)
     initial = job.algorithm.init(torch.Generator().manual_seed(0))
-    kind = type(initial)
+    State = type(initial)
     state = [tensor.to(device) for tensor in initial]
     failed = torch.zeros((), dtype=torch.int64, device=device)
     batch = [_random(layout, device) for layout in job.batch]
@@ -56,27 +67,25 @@ def compile_update(job: Job, library: Path) -> None:
     learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
     update = InPlaceUpdate(job.algorithm)
 
-    def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
-        fields = inputs[len(state) + 1 : -2]
-        updated = update(kind(*inputs[: len(state)]), inputs[len(state)], Batch(*fields), *inputs[-2:])
+    def flat(*inputs: Tensor, kind: str) -> tuple[Tensor, ...]:
+        old, failed, fields = inputs[: len(state)], inputs[len(state)], inputs[len(state) + 1 : -2]
+        noise, learning_rate = inputs[-2:]
+        updated = update(State(*old), failed, Batch(*fields), noise, learning_rate, kind)
         return tuple(tensor for tensor in updated if tensor is not None)
 
     inputs = (*state, failed, *batch, noise, learning_rate)
+    from torch._inductor.package.package import package_aoti
     from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
 
+    files: dict[str, Any] = {}
     with torch.no_grad():
-        program = torch.export.export(make_fx(flat)(*inputs), inputs, strict=False)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:
-            made = Path(scratch) / "update.pt2"
-            torch._inductor.aoti_compile_and_package(
-                program,
-                package_path=str(made),
-                # One library for every number of threads: torch.set_num_threads holds at each call. Without "threads"
-                # above 1 the compiler (torch 2.15) leaves out the `omp single` around scalar code inside a parallel
-                # region: every thread then runs it, and step counter and temperature are updated twice.
-                inductor_configs={"cpp.dynamic_threads": True, "cpp.threads": max(2, os.cpu_count() or 2)},
-            )
-            made.replace(library)
+        for kind in job.kinds:
+            program = torch.export.export(make_fx(partial(flat, kind=kind))(*inputs), inputs, strict=False)
+            files[kind] = torch._inductor.aot_compile(program.module(), inputs, options=OPTIONS)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:
+        made = Path(scratch) / "update.pt2"
+        package_aoti(str(made), files)
+        made.replace(library)
 
 
 def _random(layout: Layout, device: torch.device) -> Tensor:

@@ -1,9 +1,10 @@
 """Machine code for a whole update, made by a helper process while training has already begun.
 
-`compile_helper` traces the update, lets torch's compiler (AOTInductor) turn the whole graph into one shared library,
-and puts it into a cache folder under a name that says everything it depends on. The learner never compiles and never
-imports the compiler: loading the library takes milliseconds, so a run whose library is in the cache starts with it,
-and another swaps it in at an update boundary. The number of threads is not part of the code; it may change any time.
+`compile_helper` traces the update, lets torch's compiler (AOTInductor) turn the whole graph into a shared library, one
+for each kind of update, and puts them in a file of a cache folder under a name that says everything it depends on. The
+learner never compiles and never imports the compiler: loading the file takes milliseconds, so a run whose file is in
+the cache starts with it, and another swaps it in at an update boundary. The number of threads is not part of the code;
+it may change any time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -57,6 +58,11 @@ class Job:
     algorithm: OffPolicy
     batch: tuple[Layout, ...]
     device: str
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Every kind of update once."""
+        return tuple(dict.fromkeys(self.algorithm.cycle))
 
     def key(self) -> str:
         """Name in the cache: a digest of everything that the machine code depends on."""
@@ -110,7 +116,7 @@ class CompiledExecutor:
 
     name = "compiled"
 
-    def __init__(self, library: Path, batch: tuple[Layout, ...], device: str) -> None:
+    def __init__(self, library: Path, batch: tuple[Layout, ...], device: str, kinds: Iterable[str]) -> None:
         index = torch.device(device).index
         # The loader unpacks the library beside $TMPDIR and keeps the files until it is destroyed, which a killed
         # process never does. Once loaded they are not needed.
@@ -118,8 +124,10 @@ class CompiledExecutor:
             before = os.environ.get("TMPDIR")
             os.environ["TMPDIR"] = scratch
             try:
-                loader = torch._C._aoti.AOTIModelPackageLoader
-                self._loader = loader(str(library), "model", False, 1, -1 if index is None else index)
+                load = torch._C._aoti.AOTIModelPackageLoader
+                self._update = {
+                    kind: load(str(library), kind, False, 1, -1 if index is None else index) for kind in kinds
+                }
             finally:
                 if before is None:
                     del os.environ["TMPDIR"]
@@ -127,12 +135,14 @@ class CompiledExecutor:
                     os.environ["TMPDIR"] = before
         self._batch = batch
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
+    def __call__(
+        self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str
+    ) -> Updated:
         """As in `Executor`. Raises ValueError for a batch of another layout (the code does not check)."""
         fields = batch.tensors()
         if layouts(fields) != self._batch:
             raise ValueError(f"compiled for batches of {self._batch}, got {layouts(fields)}")
-        metrics, *td_errors = self._loader.boxed_run([*state, failed, *fields, noise, learning_rate])
+        metrics, *td_errors = self._update[kind].boxed_run([*state, failed, *fields, noise, learning_rate])
         return Updated(metrics, td_errors[0] if td_errors else None)
 
 
@@ -197,7 +207,7 @@ class Compilation:
 
     def load(self) -> CompiledExecutor:
         """Load the library."""
-        return CompiledExecutor(self.library, self.job.batch, self.job.device)
+        return CompiledExecutor(self.library, self.job.batch, self.job.device, self.job.kinds)
 
     def discard(self) -> None:
         """Remove a library that does not work from the cache."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -84,6 +85,7 @@ class Engine:
             preferred=None if isinstance(plan.threads, str) else plan.threads,
         )
         torch.set_num_threads(1)
+        self._done = int(state.updates)
         self._compilation = Compilation(Job(algorithm, layout, str(device))) if plan.compile else None
         self._poll_at = 0.0
 
@@ -124,7 +126,9 @@ class Engine:
         if self._compilation is not None:
             self._look_at_compilation(batch)
         begin = time.perf_counter()
-        updated = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate)
+        kind = self._algorithm.cycle[self._done % len(self._algorithm.cycle)]
+        updated = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate, kind)
+        self._done += 1
         failed = int(self._failed)
         self._tune(time.perf_counter() - begin)
         if failed:
@@ -173,10 +177,10 @@ class Engine:
         try:
             compiled = compilation.load()
             reason = None
-            for threads in (self._tuner.most, 1):
+            for threads, kind in product((self._tuner.most, 1), compilation.job.kinds):
                 torch.set_num_threads(threads)
                 reason = reason or disagreement(
-                    self._eager, compiled, self._state, batch, self._noise, self._learning_rate
+                    self._eager, compiled, self._state, batch, self._noise, self._learning_rate, kind
                 )
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -27,8 +27,10 @@ class Executor(Protocol):
 
     name: str
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
-        """Update every tensor of the state, or none.
+    def __call__(
+        self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str
+    ) -> Updated:
+        """Update every tensor of the state that this kind of update changes, or none.
 
         Parameters
         ----------
@@ -37,6 +39,8 @@ class Executor(Protocol):
         failed
             [], int64, on the device: 0 while every check was finite. The first one that is not sets it to 1 + its index
             in `check_names`; from then on no update changes the state any more.
+        kind
+            One of the algorithm's `cycle`.
         """
         ...
 
@@ -50,16 +54,23 @@ class InPlaceUpdate:
     def __init__(self, algorithm: OffPolicy) -> None:
         self.algorithm = algorithm
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
+    def __call__(
+        self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str
+    ) -> Updated:
         """As in `Executor`."""
-        new, metrics, checks, td_errors = self.algorithm.update(state, batch, noise, learning_rate)
+        new, metrics, checks, td_errors = self.algorithm.update(state, batch, noise, learning_rate, kind)
         bad = ~torch.isfinite(checks)
         first = torch.where(bad.any(), bad.to(torch.int64).argmax() + 1, 0)
         frozen = torch.where(failed != 0, failed, first)
-        for old, fresh in zip(state, new, strict=True):
+        for old, fresh in changed(state, new):
             old.copy_(torch.where(frozen != 0, old, fresh))
         failed.copy_(frozen)
         return Updated(metrics, td_errors)
+
+
+def changed(old: Any, new: Any) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of the tensors of two states that are not the same tensor."""
+    return [pair for pair in zip(old, new, strict=True) if pair[0] is not pair[1]]
 
 
 class EagerExecutor:
@@ -71,19 +82,22 @@ class EagerExecutor:
         self._algorithm = algorithm
         self._update = InPlaceUpdate(algorithm)
 
-    def __call__(self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor) -> Updated:
+    def __call__(
+        self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str
+    ) -> Updated:
         """As in `Executor`."""
         with torch.no_grad():
             if noise.device.type != "cpu":
-                return self._update(state, failed, batch, noise, learning_rate)
+                return self._update(state, failed, batch, noise, learning_rate, kind)
             # On the CPU a look at the checks costs nothing, and saves a pass over the whole state.
-            new, metrics, checks, td_errors = self._algorithm.update(state, batch, noise, learning_rate)
+            new, metrics, checks, td_errors = self._algorithm.update(state, batch, noise, learning_rate, kind)
             if not failed:
                 bad = ~torch.isfinite(checks)
                 if bad.any():
                     failed.copy_(bad.to(torch.int64).argmax() + 1)
                 else:
-                    torch._foreach_copy_(list(state), list(new))
+                    pairs = changed(state, new)
+                    torch._foreach_copy_([old for old, _ in pairs], [fresh for _, fresh in pairs])
             return Updated(metrics, td_errors)
 
 
@@ -95,7 +109,13 @@ ROUNDING = 1e-6
 
 
 def disagreement(
-    reference: Executor, candidate: Executor, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor
+    reference: Executor,
+    candidate: Executor,
+    state: Any,
+    batch: Batch,
+    noise: Tensor,
+    learning_rate: Tensor,
+    kind: str,
 ) -> str | None:
     """Run one update with both executors on copies of a state and say where they differ; None where they agree.
 
@@ -104,8 +124,8 @@ def disagreement(
     """
     expected, found = (type(state)(*(tensor.clone() for tensor in state)) for _ in range(2))
     flags = [torch.zeros((), dtype=torch.int64, device=noise.device) for _ in range(2)]
-    wanted = reference(expected, flags[0], batch, noise, learning_rate).td_errors
-    given = candidate(found, flags[1], batch, noise, learning_rate).td_errors
+    wanted = reference(expected, flags[0], batch, noise, learning_rate, kind).td_errors
+    given = candidate(found, flags[1], batch, noise, learning_rate, kind).td_errors
     if int(flags[0]) != int(flags[1]):
         return f"the non-finite flag is {int(flags[1])} instead of {int(flags[0])}"
     if wanted is not None and (given is None or not torch.allclose(given, wanted, rtol=1e-3, atol=1e-4)):

@@ -36,6 +36,21 @@ pub fn squashed_gaussian(head: &[f32], action: &mut [f32], rng: Option<&mut Rng>
     log_prob
 }
 
+/// tanh(head) for one observation; with `rng` plus Gaussian noise of standard deviation `noise`, clipped to [-1, 1]
+/// (Fujimoto et al. 2018, algorithm 1).
+///
+/// # Panics
+/// When `head` and `action` differ in length.
+pub fn deterministic(head: &[f32], action: &mut [f32], noise: f32, mut rng: Option<&mut Rng>) {
+    assert_eq!(head.len(), action.len());
+    for (action, &output) in action.iter_mut().zip(head) {
+        *action = output.tanh();
+        if let Some(rng) = &mut rng {
+            *action = (*action + noise * rng.normal() as f32).clamp(-1.0, 1.0);
+        }
+    }
+}
+
 fn clamp_log_std(log_std: f32) -> f32 {
     log_std.clamp(LOG_STD_RANGE.0, LOG_STD_RANGE.1)
 }
@@ -89,9 +104,30 @@ mod tests {
     }
 
     #[test]
+    fn exploration_noise_has_its_deviation_and_is_clipped() {
+        let mut rng = Rng::new([5, 6, 7, 8]);
+        let (mut sum, mut squares, n) = (0.0, 0.0, 100_000);
+        let mut action = [0.0, 0.0];
+        for _ in 0..n {
+            deterministic(&[0.3, 9.0], &mut action, 0.1, Some(&mut rng));
+            let noise = f64::from(action[0]) - 0.3_f64.tanh();
+            sum += noise;
+            squares += noise * noise;
+            assert!(action[1] <= 1.0 && action[1] > 0.3);
+        }
+        let n = f64::from(n);
+        assert!((sum / n).abs() < 0.002, "mean {}", sum / n);
+        assert!(((squares / n).sqrt() - 0.1).abs() < 0.001, "deviation {}", (squares / n).sqrt());
+        deterministic(&[0.3, -0.3], &mut action, 0.1, None);
+        assert_eq!(action, [0.3_f32.tanh(), -0.3_f32.tanh()]);
+    }
+
+    #[test]
     fn not_a_number_is_passed_on() {
         let mut action = [0.0];
         squashed_gaussian(&[f32::NAN, 0.0], &mut action, None);
+        assert!(action[0].is_nan());
+        deterministic(&[f32::NAN], &mut action, 0.1, Some(&mut Rng::new([1; 4])));
         assert!(action[0].is_nan());
     }
 }

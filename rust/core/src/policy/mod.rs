@@ -9,20 +9,29 @@ pub use mlp::{Activation, Mlp, MlpSpec};
 pub use rng::Rng;
 
 /// What the outputs of a policy network mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Head {
     /// Means, then log standard deviations, of a Gaussian that tanh squashes into [-1, 1].
     SquashedGaussian,
+    /// Actions before tanh. Exploration adds Gaussian noise behind it and clips to [-1, 1].
+    Deterministic {
+        /// Standard deviation of the noise.
+        noise: f32,
+    },
 }
 
 impl Head {
     /// Every name that [`Head::parse`] knows.
-    pub const NAMES: [&str; 1] = ["squashed_gaussian"];
+    pub const NAMES: [&str; 2] = ["squashed_gaussian", "deterministic"];
 
-    /// The head with this name.
+    /// The head with this name. `noise` is for [`Head::Deterministic`]; the other draws from its own distribution.
     #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        (name == "squashed_gaussian").then_some(Self::SquashedGaussian)
+    pub fn parse(name: &str, noise: f32) -> Option<Self> {
+        Some(match name {
+            "squashed_gaussian" => Self::SquashedGaussian,
+            "deterministic" => Self::Deterministic { noise },
+            _ => return None,
+        })
     }
 
     /// Network outputs that `action_dim` actions need.
@@ -30,6 +39,7 @@ impl Head {
     pub fn outputs(self, action_dim: usize) -> usize {
         match self {
             Self::SquashedGaussian => 2 * action_dim,
+            Self::Deterministic { .. } => action_dim,
         }
     }
 }
@@ -74,6 +84,12 @@ impl Policy {
         self.action_dim
     }
 
+    /// What the network's outputs mean.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        self.head
+    }
+
     /// (name, shape) of each float32 parameter in the order of [`Policy::load`].
     #[must_use]
     pub fn manifest(&self) -> Vec<(String, Vec<usize>)> {
@@ -100,7 +116,7 @@ impl Policy {
     }
 
     /// Actions in [-1, 1] for `obs` [rows, obs_dim] into `actions` [rows, action_dim]; `log_prob` [rows] is filled
-    /// where it is given.
+    /// where it is given, with NaN for a head whose actions have no density.
     ///
     /// # Panics
     /// When the lengths do not fit together.
@@ -114,6 +130,10 @@ impl Policy {
             let rng = (!deterministic).then_some(&mut *rng);
             let value = match head {
                 Head::SquashedGaussian => distribution::squashed_gaussian(outputs, action, rng),
+                Head::Deterministic { noise } => {
+                    distribution::deterministic(outputs, action, *noise, rng);
+                    f32::NAN
+                }
             };
             if let Some(log_prob) = &mut log_prob {
                 log_prob[row] = value;

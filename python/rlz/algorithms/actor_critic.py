@@ -1,0 +1,95 @@
+"""What algorithms with one actor and a stack of critics Q(obs, action) share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlz.algorithms.base import WHOLE, load_tensors
+from rlz.algorithms.registry import ALGORITHMS
+from rlz.networks import mlp
+from rlz.networks.mlp import Mlp
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+
+@dataclass(frozen=True)
+class ActorCritic:
+    """The networks, and what is done with them alike everywhere.
+
+    The fields of a state follow one rule: `actor` and `critic` are flat networks, `target_critic` is the slow copy of
+    `critic`, `critic_mean` and `critic_square` are Adam's moments of it, everything else is a plain tensor.
+
+    Attributes
+    ----------
+    actor, critic
+        Layouts; `critic` is a stack of any number of critics.
+    """
+
+    actor: Mlp
+    critic: Mlp
+
+    @staticmethod
+    def networks(config: RunConfig, env_spec: EnvSpec) -> tuple[Mlp, Mlp]:
+        """Actor and critics of a run."""
+        sizes = env_spec.obs_dim, env_spec.action_dim, config.hidden, config.activation
+        head = ALGORITHMS[config.algo].head
+        return (
+            mlp.actor(*sizes, layer_norm=config.layer_norm, head=head),
+            mlp.critics(*sizes, layer_norm=config.layer_norm, members=config.n_critics),
+        )
+
+    @property
+    def cycle(self) -> tuple[str, ...]:
+        """Every update is of everything."""
+        return (WHOLE,)
+
+    def q_values(self, critic: Tensor, obs: Tensor, action: Tensor, *, first: int | None = None) -> Tensor:
+        """Q of every critic, or of the `first` so many alone: [critics, batch]."""
+        return self.critic(critic, torch.cat([obs, action], dim=-1), first=first).squeeze(-1)
+
+    def actor_parameters(self, state: Any) -> Tensor:
+        """Flat actor, in the order of `rlz.networks.spec.actor_manifest`."""
+        flat: Tensor = state.actor
+        return flat
+
+    def state_dict(self, state: Any) -> dict[str, Tensor]:
+        """Views by name, for instance `actor.0.weight`, `target.critic.head.bias`, `adam.square.actor.0.weight`."""
+        networks = {"actor": self.actor, "critic": self.critic}
+        named: dict[str, Tensor] = {}
+        for field, tensor in state._asdict().items():
+            prefix, of = _place(field)
+            views = networks[of].named(tensor) if of in networks else {of: tensor}
+            named |= {prefix + name: view for name, view in views.items()}
+        return named
+
+    def load_state_dict(self, state: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Copy tensors into the state, in place. Raises CheckpointError where names, shapes or dtypes differ."""
+        load_tensors(self.state_dict(state), tensors)
+
+
+def mean_square(errors: Tensor, weight: Tensor | None) -> Tensor:
+    """Mean over the batch of errors [critics, batch] squared, summed over the critics.
+
+    With importance weights [batch] the weighted mean (arXiv 1511.05952, section 3.4).
+    """
+    squares = errors.square()
+    if weight is not None:
+        squares = weight * squares
+    return squares.mean(1).sum()
+
+
+def _place(field: str) -> tuple[str, str]:
+    """Field of a state -> (prefix of its names, what it is or belongs to)."""
+    for kind in ("mean", "square"):
+        if field.endswith(f"_{kind}"):
+            return f"adam.{kind}.", field.removesuffix(f"_{kind}")
+    if field.startswith("target_"):
+        return "target.", field.removeprefix("target_")
+    return "", field

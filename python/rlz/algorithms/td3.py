@@ -1,0 +1,166 @@
+"""Twin Delayed DDPG (Fujimoto et al. 2018, arXiv 1802.09477, algorithm 1).
+
+Defaults and order of work are those of Stable-Baselines3: every update trains the critics; every `policy_delay`-th one
+also trains the actor, on the first of the new critics, and then moves both target networks. Actions and noise are in
+the [-1, 1] units of rlz, so the paper's clip to the action bounds is a clip to [-1, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlz.algorithms.actor_critic import ActorCritic, mean_square
+from rlz.algorithms.base import CRITIC, WHOLE, Batch, Outcome
+from rlz.algorithms.optim import adam, gradient, polyak
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+
+class Td3State(NamedTuple):
+    """Everything an update reads and writes: flat networks, Adam moments, and the counts of updates."""
+
+    actor: Tensor  # [actor.numel]
+    critic: Tensor  # [critic.numel], all critics
+    target_actor: Tensor  # [actor.numel], slow copy of the actor
+    target_critic: Tensor  # [critic.numel], slow copy of the critics
+    actor_mean: Tensor  # Adam's first moments ...
+    actor_square: Tensor  # ... and second ones
+    critic_mean: Tensor
+    critic_square: Tensor
+    updates: Tensor  # [], int64, of the critics
+    actor_updates: Tensor  # [], int64
+
+
+@dataclass(frozen=True)
+class Td3(ActorCritic):
+    """TD3 for Box actions in [-1, 1].
+
+    Attributes
+    ----------
+    actor, critic
+        Layouts; `critic` is a stack of any number of critics, the target is their minimum.
+    policy_delay
+        Updates of the critics for each update of the actor and of the target networks.
+    target_policy_noise, target_noise_clip
+        Standard deviation of the noise on the target's actions, and the size at which it is clipped.
+    tau
+        Polyak coefficient of the target networks.
+    """
+
+    metric_names: ClassVar[tuple[str, ...]] = (
+        "critic_loss",  # sum over critics of the mean squared TD error
+        "actor_loss",  # minus the mean of the first critic's Q; not measured by an update of the critics alone
+        "q_value",  # mean over batch and critics of Q(obs, action)
+    )
+    check_names: ClassVar[tuple[str, ...]] = ("critic_loss", "critic gradient", "actor_loss", "actor gradient")
+
+    policy_delay: int = 2
+    target_policy_noise: float = 0.2
+    target_noise_clip: float = 0.5
+    tau: float = 0.005
+
+    # -- the losses ------------------------------------------------------------------------------------------------
+
+    def policy(self, actor: Tensor, obs: Tensor) -> Tensor:
+        """Actions [batch, action_dim]."""
+        return torch.tanh(self.actor(actor, obs))
+
+    def td_target(self, target_actor: Tensor, target_critic: Tensor, batch: Batch, noise: Tensor) -> Tensor:
+        """Clipped double Q target r + discount * min Q'(s', a'), with a' smoothed by clipped noise: [batch]."""
+        smoothing = (self.target_policy_noise * noise).clamp(-self.target_noise_clip, self.target_noise_clip)
+        next_action = (self.policy(target_actor, batch.next_obs) + smoothing).clamp(-1.0, 1.0)
+        next_q = self.q_values(target_critic, batch.next_obs, next_action).amin(0)
+        return batch.reward + batch.discount * next_q
+
+    def critic_loss(self, critic: Tensor, td_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Squared TD error, summed over critics; the target is a constant. Also gives Q [critics, batch]."""
+        q = self.q_values(critic, batch.obs, batch.action)
+        return mean_square(q - td_target, batch.weight), q
+
+    def actor_loss(self, actor: Tensor, critic: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Minus Q of the first critic for the actor's actions: the deterministic policy gradient. Also gives Q."""
+        q = self.q_values(critic, obs, self.policy(actor, obs), first=1)
+        return -q.mean(), q
+
+    # -- one update ------------------------------------------------------------------------------------------------
+
+    @property
+    def cycle(self) -> tuple[str, ...]:
+        """The actor's turn comes with the last of `policy_delay` updates."""
+        return (*[CRITIC] * (self.policy_delay - 1), WHOLE)
+
+    def update(self, state: Td3State, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
+        """Critics; with `kind` WHOLE then also actor and target networks. `noise` is [batch, action_dim]."""
+        s = state
+
+        # Gradients are taken with respect to the first argument alone: the target of the critics, and the critics
+        # inside the actor's loss, are constants.
+        td_target = self.td_target(s.target_actor, s.target_critic, batch, noise)
+        critic_grad, critic_loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
+        critic = adam(s.critic, s.critic_mean, s.critic_square, critic_grad, s.updates + 1, learning_rate)
+        new = s._replace(
+            critic=critic.parameters, critic_mean=critic.mean, critic_square=critic.square, updates=s.updates + 1
+        )
+        checks = [critic_loss, critic_grad.square().sum()]
+        actor_loss = torch.full_like(critic_loss, math.nan)  # not measured
+
+        if kind == WHOLE:
+            actor_grad, actor_loss, _ = gradient(self.actor_loss, s.actor, critic.parameters, batch.obs)
+            turn = s.actor_updates + 1
+            actor = adam(s.actor, s.actor_mean, s.actor_square, actor_grad, turn, learning_rate)
+            new = new._replace(
+                actor=actor.parameters,
+                target_actor=polyak(s.target_actor, actor.parameters, self.tau),
+                target_critic=polyak(s.target_critic, critic.parameters, self.tau),
+                actor_mean=actor.mean,
+                actor_square=actor.square,
+                actor_updates=turn,
+            )
+            checks += [actor_loss, actor_grad.square().sum()]
+
+        return Outcome(
+            state=new,
+            metrics=torch.stack([critic_loss, actor_loss, q.mean()]),
+            checks=torch.stack(checks),
+            td_errors=None if batch.weight is None else (q - td_target).abs().mean(0),
+        )
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_config(config: RunConfig, env_spec: EnvSpec) -> Td3:
+        """TD3 with the networks and constants of a run."""
+        return Td3(
+            *ActorCritic.networks(config, env_spec),
+            policy_delay=config.policy_delay,
+            target_policy_noise=config.target_policy_noise,
+            target_noise_clip=config.target_noise_clip,
+            tau=config.tau,
+        )
+
+    def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Td3State:
+        """Fresh state on the CPU; the target networks equal the others."""
+        actor, critic = self.actor.init(generator, dtype), self.critic.init(generator, dtype)
+        return Td3State(
+            actor=actor,
+            critic=critic,
+            target_actor=actor.clone(),
+            target_critic=critic.clone(),
+            actor_mean=torch.zeros_like(actor),
+            actor_square=torch.zeros_like(actor),
+            critic_mean=torch.zeros_like(critic),
+            critic_square=torch.zeros_like(critic),
+            updates=torch.zeros((), dtype=torch.int64),
+            actor_updates=torch.zeros((), dtype=torch.int64),
+        )
+
+    def noise_shape(self, batch_size: int) -> tuple[int, ...]:
+        """Noise of the target's actions."""
+        return (batch_size, self.actor.outputs)
