@@ -13,14 +13,21 @@ _PROC = Path("/proc")
 class ProcessUsage:
     """Memory in bytes, CPU time in seconds.
 
-    `private` is RssAnon + RssFile: everything resident but shared memory, library pages included (the kernel counts
-    those in every process that maps them). `shared` is RssShmem: the pages of the streams this process has touched.
+    `anonymous` is RssAnon: what the process has allocated. `file` is RssFile: pages of libraries, which the kernel
+    counts in every process that maps them, and takes back when it likes. `shared` is RssShmem: the pages of the
+    streams this process has touched.
     """
 
-    private: int
+    anonymous: int
+    file: int
     shared: int
     cpu_s: float
     threads: int
+
+    @property
+    def private(self) -> int:
+        """Everything resident but shared memory."""
+        return self.anonymous + self.file
 
 
 def read_usage(pid: int, proc: Path = _PROC) -> ProcessUsage | None:
@@ -42,7 +49,8 @@ def read_usage(pid: int, proc: Path = _PROC) -> ProcessUsage | None:
     # The command name may hold blanks and brackets; after its last bracket there are numbers only (proc_pid_stat(5)).
     fields = stat.rpartition(")")[2].split()
     return ProcessUsage(
-        private=(kib["RssAnon"] + kib["RssFile"]) * 1024,
+        anonymous=kib["RssAnon"] * 1024,
+        file=kib["RssFile"] * 1024,
         shared=kib["RssShmem"] * 1024,
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
         threads=int(fields[17]),

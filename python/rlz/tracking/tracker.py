@@ -64,8 +64,9 @@ class Tracker:
         self._reader = Reader(streams, workers)
         self._started = time.monotonic()
         self._process_started = started_at()
-        self._evaluations: list[Evaluation] = []
-        self._earlier_best = _best_so_far(run_dir / "evaluations.csv")
+        self._evaluations = 0
+        self._last_return: float | None = None
+        self._best_return = _best_so_far(run_dir / "evaluations.csv")
         self._memory: dict[str, dict[str, int]] = {}
         self._ready: dict[str, float] = {}
         self._summary: dict[str, Any] | None = None
@@ -150,7 +151,10 @@ class Tracker:
         return reading
 
     def _evaluation(self, evaluation: Evaluation) -> None:
-        self._evaluations.append(evaluation)
+        self._evaluations += 1
+        self._last_return = evaluation.return_mean
+        if self._best_return is None or evaluation.return_mean > self._best_return:
+            self._best_return = evaluation.return_mean
         self._display.evaluation(evaluation)
         self._each(lambda sink: sink.evaluation(evaluation))
 
@@ -198,8 +202,6 @@ class Tracker:
         whole = self._between(self._logged, reading)
         env_steps = reading.env_steps - self._reader.first_env_steps
         updates = reading.updates - self._reader.first_updates
-        returns = [evaluation.return_mean for evaluation in self._evaluations]
-        best = max([*returns, *self._earlier_best], default=None)
         return {
             "status": status,
             "algo": config.algo,
@@ -216,9 +218,9 @@ class Tracker:
             "replay_ratio": whole.replay_ratio,
             "policy_lag_mean": whole.policy_lag_mean,
             "return_mean": whole.return_mean,
-            "last_evaluation_return": returns[-1] if returns else None,
-            "best_evaluation_return": best,
-            "evaluations": len(returns),
+            "last_evaluation_return": self._last_return,
+            "best_evaluation_return": self._best_return,
+            "evaluations": self._evaluations,
             "evaluations_skipped": whole.evaluations_skipped,
             "checkpoints": whole.checkpoints,
             "rows_lost": reading.rows_lost,
@@ -268,11 +270,10 @@ class Tracker:
         return f"{text}\nrun folder: {self._run_dir}"
 
 
-def _best_so_far(path: Path) -> list[float]:
-    """Best evaluation return of the run that this one resumes, if any: [] or [best]."""
+def _best_so_far(path: Path) -> float | None:
+    """Best evaluation return of the run that this one resumes, if there is one."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            returns = [float(row["return_mean"]) for row in csv.DictReader(file)]
+            return max((float(row["return_mean"]) for row in csv.DictReader(file)), default=None)
     except (OSError, ValueError, KeyError):
-        return []
-    return [max(returns)] if returns else []
+        return None
