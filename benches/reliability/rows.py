@@ -10,28 +10,24 @@ from numpy.typing import NDArray
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
 from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint
-from rlz.runtime.replay_files import read_rows
+from rlz.runtime.replay_files import open_rows
 
 TOLERANCE = 2e-3
 """Of float32 rows against float64 equations."""
 
 
-def columns(checkpoint: Checkpoint, lane: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint64]]:
-    """Rows of a lane in order, by field, and their meta words."""
+def columns(checkpoint: Checkpoint, lane: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint16]]:
+    """Rows of a lane in order, by field, and their flags."""
     saved = checkpoint.replay
     assert saved is not None
-    parts = list(read_rows(checkpoint.run_dir, saved.lanes[lane], saved.stride))
-    packed = np.concatenate([np.zeros((0, saved.stride), np.uint8), *(rows for rows, _ in parts)])
-    meta = np.concatenate([np.zeros(0, np.uint64), *(words for _, words in parts)])
-    found = {}
-    for name, dtype, shape, offset in saved.fields:
-        assert dtype == "f32"
-        size = 4 * int(np.prod(shape))
-        found[name] = packed[:, offset : offset + size].copy().view(np.float32).reshape(len(packed), *shape)
-    return found, meta
+    parts = open_rows(checkpoint.run_dir, saved.lanes[lane])
+    rows = np.concatenate(parts)
+    names = [name for name in rows.dtype.names or () if not name.startswith("rlz.")]
+    assert all(rows[name].dtype == np.float32 for name in names)
+    return {name: rows[name] for name in names}, rows["rlz.flags"]
 
 
-def torn(rows: dict[str, NDArray[Any]], meta: NDArray[np.uint64], gamma: float = 0.99) -> int:
+def torn(rows: dict[str, NDArray[Any]], flags: NDArray[np.uint16], gamma: float = 0.99) -> int:
     """Number of rows that are not one step of Pendulum-v1, or do not go on where the row before ended."""
     obs, next_obs = rows["obs"].astype(float), rows["next_obs"].astype(float)
     force = np.clip(2.0 * rows["action"].astype(float)[:, 0], -2.0, 2.0)
@@ -44,9 +40,8 @@ def torn(rows: dict[str, NDArray[Any]], meta: NDArray[np.uint64], gamma: float =
     # The angle is in [-pi, pi): next to its ends the reward may be that of the other end, which is the same.
     bad |= np.abs(rows["reward"].reshape(-1) - reward) > 20 * TOLERANCE
     bad |= np.abs(rows["discount"].reshape(-1) - gamma) > 1e-6
-    flags = meta & np.uint64(0xFFFF)
-    bad |= (flags & np.uint64(FLAG_TERMINATED)) != 0
-    goes_on = ((flags[1:] & np.uint64(FLAG_FIRST)) == 0) & ((flags[:-1] & np.uint64(FLAG_TRUNCATED)) == 0)
+    bad |= (flags & FLAG_TERMINATED) != 0
+    goes_on = ((flags[1:] & FLAG_FIRST) == 0) & ((flags[:-1] & FLAG_TRUNCATED) == 0)
     bad[1:] |= goes_on & (np.abs(obs[1:] - next_obs[:-1]).max(axis=1) > 1e-6)
     return int(bad.sum())
 
@@ -60,8 +55,8 @@ def check(run_dir: Path) -> dict[str, int]:
     assert checkpoint.replay is not None
     counts = {"rows": 0, "rows_beyond_steps": -checkpoint.env_steps, "torn": 0}
     for lane in range(len(checkpoint.replay.lanes)):
-        rows, meta = columns(checkpoint, lane)
-        counts["rows"] += len(meta)
-        counts["rows_beyond_steps"] += len(meta)
-        counts["torn"] += torn(rows, meta)
+        rows, flags = columns(checkpoint, lane)
+        counts["rows"] += len(flags)
+        counts["rows_beyond_steps"] += len(flags)
+        counts["torn"] += torn(rows, flags)
     return counts

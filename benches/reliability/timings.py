@@ -29,7 +29,7 @@ from job import Job, fresh, kill, spread, stat, wait_for, write_result
 from rlz._native import Replay
 from rlz.runtime.checkpoint import newest_checkpoint
 from rlz.runtime.live import Live
-from rlz.runtime.replay_files import ReplaySaver, read_rows
+from rlz.runtime.replay_files import ReplaySaver, open_rows
 from rlz.transport.stats import Stat
 
 PENDULUM: dict[str, Any] = {
@@ -169,10 +169,12 @@ def make_full_ant(folder: Path, rows: int = 1_000_000) -> None:
     checkpoint = newest_checkpoint(job.run_dir)
     saved = checkpoint.replay
     assert saved is not None
-    parts = list(read_rows(job.run_dir, saved.lanes[0], saved.stride))
-    real, meta = np.concatenate([r for r, _ in parts]), np.concatenate([m for _, m in parts])
-    fields = [(name, dtype, tuple(shape)) for name, dtype, shape, _ in saved.fields]
+    records = np.concatenate(open_rows(job.run_dir, saved.lanes[0]))
+    names = [name for name in records.dtype.names or () if not name.startswith("rlz.")]
+    fields = [(name, "f32", records.dtype[name].shape) for name in names]
     replay = Replay.create(fields, buffer_size=rows, lanes=1, run_id=1)
+    packed = records.view(np.uint8).reshape(len(records), -1)
+    real, meta = packed[:, : replay.stride], records["rlz.flags"].astype(np.uint64)
     generator = np.random.default_rng(1)
     for begin in range(0, rows, 50_000):
         chosen = generator.integers(0, len(real), min(50_000, rows - begin))

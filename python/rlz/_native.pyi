@@ -6,6 +6,7 @@ limit, 0 polls. Every call that may wait releases the GIL, re-checks signals at 
 """
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Final, final
 
 import numpy as np
@@ -48,6 +49,8 @@ FLAG_FIRST: Final[int]
 
 _Field = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape); dtype is one of f16 f32 f64 bf16 u8 i8 u16 i16 u32 i32 u64 i64 bool."""
+
+_Path = str | PathLike[str]
 
 @final
 class Replay:
@@ -97,6 +100,22 @@ class Replay:
         """Copy rows first_ticket, first_ticket + 1, ... (1-based) of a lane into `rows` [n, stride], `meta` [n].
 
         Returns how many leading rows were copied; rows overwritten meanwhile or lost end the copy.
+        """
+    def save(self, path: _Path, *, ranges: Sequence[tuple[int, int, int]] | None = None) -> int:
+        """Save rows to a `.npy` file, while writers go on; returns how many.
+
+        `ranges` are (lane, first ticket, last ticket); None: all that the buffer holds now. Rows overwritten before
+        their turn, or lost to a kill, are left out. The file appears when it is whole and on the disk; an older one is
+        replaced. `numpy.load(path, mmap_mode="r")` gives the rows by field, with `rlz.ticket`, `rlz.version`, `rlz.env`
+        (lane) and `rlz.flags`. Raises OSError (disk full, ...), and leaves nothing behind then.
+        """
+    def load(self, path: _Path | Sequence[_Path], *, worker: int, open_episodes: bool = False) -> int:
+        """Append the rows of saved files (parts of one buffer, oldest first) to lanes that nobody owns; how many.
+
+        With the same number of lanes as saved each gets its own rows back, otherwise they are dealt to the lanes in
+        turn in order of age. The newest row of each saved lane is marked as truncated, unless its episode ends there or
+        `open_episodes` is true: the environments go on where they were. Everything is checked before the first row is
+        appended: OSError, LayoutMismatchError (both sides shown), TransportError (no such file, cut short, damaged).
         """
     def restore_rows(self, lane: int, rows: NDArray[np.uint8], meta: NDArray[np.uint64], *, worker: int) -> None:
         """Append saved rows to a lane without an owner (resume)."""

@@ -16,7 +16,7 @@ from conftest import Rlz, serial
 
 from rlz.errors import CheckpointError
 from rlz.runtime.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
-from rlz.runtime.replay_files import read_rows
+from rlz.transport import Replay
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def test_whichever_file_does_not_fit_the_run_goes_on(
     monkeypatch.setattr(Checkpointer, "_write", limited)
     assert rlz(*serial("Pendulum-v1", "--name", "whole")).status == 0
     whole = tmp_path / "runs" / "whole"
-    files = [*(whole / "replay").rglob("*.safetensors"), *newest_checkpoint(whole).path.iterdir()]
+    files = [*(whole / "replay").rglob("*.npy"), *newest_checkpoint(whole).path.iterdir()]
     assert len(files) == 5  # rows, learner, policy twice, state
     for size in sorted({file.stat().st_size for file in files}):
         nbytes = size - 1
@@ -193,11 +193,13 @@ def test_a_missing_or_short_file_of_rows_is_named(
 
 def test_rows_of_the_right_size_that_are_garbage_are_named(trained: Path, tmp_path: Path) -> None:
     run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
-    replay = load_checkpoint(step_folders(run / "checkpoints")[-1]).replay
-    assert replay is not None
-    change(run / replay.lanes[0][-1].path)
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        list(read_rows(run, replay.lanes[0], replay.stride))
+    checkpoint = load_checkpoint(step_folders(run / "checkpoints")[-1])
+    assert checkpoint.replay is not None
+    file = run / checkpoint.replay.lanes[0][-1].path
+    change(file)
+    replay = Replay.create([("obs", "f32", ())], buffer_size=10, lanes=1, run_id=1)
+    with pytest.raises(CheckpointError, match=f"cannot be restored: .*{file.name} is not a usable saved replay buffer"):
+        checkpoint.restore_replay(replay, worker=1)
 
 
 @pytest.mark.parametrize(

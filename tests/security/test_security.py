@@ -129,7 +129,7 @@ def test_only_its_owner_reads_a_run(run: Path) -> None:
 
 def test_a_run_holds_only_formats_that_execute_nothing(run: Path) -> None:
     kinds = {path.suffix for path in run.rglob("*") if path.is_file() and ".tfevents." not in path.name}
-    assert kinds <= {".safetensors", ".json", ".jsonl", ".toml", ".csv", ".log", ""}
+    assert kinds <= {".safetensors", ".npy", ".json", ".jsonl", ".toml", ".csv", ".log", ""}
     assert [path.name for path in run.rglob("*") if path.is_file() and path.suffix == ""] == [".lock"]
     checkpoint = {path.name for path in (run / "checkpoints" / "latest").iterdir()}
     assert checkpoint == {"learner.safetensors", "state.json", "policy.safetensors", "policy.json"}

@@ -1,9 +1,12 @@
 """The failure table of docs/transport.md names tests that exist, and its code runs."""
 
 import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from rlz import transport
 
@@ -33,7 +36,7 @@ def test_every_test_that_the_failure_table_names_exists() -> None:
     assert named > 20
 
 
-def test_the_code_of_the_document_runs() -> None:
+def test_the_code_of_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = [("obs", "f32", (64, 17)), ("reward", "f32", (64,))]
     queue = transport.TrajectoryQueue.create(fields, slots=32, run_id=1)
     producer, consumer = queue.producer(worker=2), queue.consumer(worker=1)
@@ -46,3 +49,8 @@ def test_the_code_of_the_document_runs() -> None:
     rows, ids = np.empty((256, replay.stride), np.uint8), np.empty((256, 3), np.uint64)
     replay.sampler(seed=[1, 2, 3, 4]).sample(rows, ids=ids)
     assert set(ids[:, 2]) == {1}
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"np": np, "Replay": transport.Replay, "replay": replay}
+    names["fields"] = [("obs", "f32", (17,)), ("reward", "f32", ())]
+    exec(textwrap.dedent(DOCS.split("## Saved buffers")[1].split("A run keeps")[0]), names)
+    assert names["again"].committed() == [1, 0, 0, 0]

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlz._native import FLAG_TERMINATED, FLAG_TRUNCATED
-from rlz.errors import CheckpointError
+from rlz.errors import CheckpointError, TransportError
 from rlz.runtime.files import new_folder, point_to, write_file
 from rlz.runtime.policy_files import TENSORS, PolicyFiles, check_finite
-from rlz.runtime.replay_files import ReplaySaver, SavedReplay, read_rows, remove_unused
+from rlz.runtime.replay_files import ReplaySaver, SavedReplay, remove_unused
 from rlz.workers.base import notice
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
 
-FORMAT = 1
+FORMAT = 2
 KEEP = 3
 """Newest checkpoints that are kept (and the best policy, always)."""
 
@@ -103,8 +102,8 @@ class Checkpoint:
     def restore_replay(self, replay: "Replay", *, worker: int, open_episodes: bool = False) -> int:
         """Append the saved rows to an empty buffer whose lanes nobody owns; returns how many.
 
-        With the same number of lanes each lane gets its own rows back; with another number they are spread over the
-        lanes in order of age, newest last everywhere.
+        With the same number of lanes each lane gets its own rows back; with another number they are dealt to the lanes
+        in turn, in order of age (see `rlz._native.Replay.load`).
 
         Parameters
         ----------
@@ -118,34 +117,13 @@ class Checkpoint:
         CheckpointError
             Rows were not saved, are of another layout, or a file is broken.
         """
-        saved = self.replay
-        if saved is None:
+        if self.replay is None:
             return 0
-        fields = [[name, dtype, list(shape), offset] for name, dtype, shape, offset in replay.fields]
-        if saved.fields != fields or saved.stride != replay.stride:
-            raise CheckpointError(f"{self.path} holds rows of {saved.fields}; this run needs {fields}")
-        count = 0
-        same = len(saved.lanes) == replay.lanes
-        for index, files in enumerate(saved.lanes):
-            for number, (rows, meta) in enumerate(read_rows(self.run_dir, files, saved.stride), 1):
-                if number == len(files) and len(meta) and not open_episodes:
-                    meta = _cut_off(meta)
-                targets = [index] if same else range(replay.lanes)
-                for part, lane in enumerate(targets):
-                    step = len(targets)
-                    chosen = np.ascontiguousarray(rows[part::step]), np.ascontiguousarray(meta[part::step])
-                    if len(chosen[0]):
-                        replay.restore_rows(lane, *chosen, worker=worker)
-                count += len(rows)
-        return count
-
-
-def _cut_off(meta: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mark the last row as truncated unless its episode ends there anyway."""
-    meta = meta.copy()
-    if not int(meta[-1]) & (FLAG_TERMINATED | FLAG_TRUNCATED):
-        meta[-1] |= np.uint64(FLAG_TRUNCATED)
-    return meta
+        files = [self.run_dir / file.path for lane in self.replay.lanes for file in lane]
+        try:
+            return replay.load(files, worker=worker, open_episodes=open_episodes) if files else 0
+        except (OSError, TransportError) as error:
+            raise CheckpointError(f"the replay buffer of {self.path} cannot be restored: {error}") from error
 
 
 class Checkpointer:

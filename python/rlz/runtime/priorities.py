@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.errors import CheckpointError
-from rlz.runtime.replay_files import SavedReplay, read_tickets
+from rlz.runtime.replay_files import SavedReplay, open_rows
 
 if TYPE_CHECKING:
     from rlz._native import PrioritizedSampler
@@ -66,10 +66,10 @@ class Priorities:
         except (KeyError, ValueError, IndexError) as error:
             raise CheckpointError(f"the priorities in the checkpoint are broken: {error}") from error
 
-    def of_rows(self, lane: int, tickets: NDArray[np.uint64], *, new: float) -> Weights:
+    def of_rows(self, lane: int, tickets: NDArray[np.int64], *, new: float) -> Weights:
         """Weights of some rows of a lane; `new` for those that are not known."""
         known = self.weights[lane]
-        index = tickets.astype(np.int64) - self.first[lane]
+        index = tickets - self.first[lane]
         inside = (index >= 0) & (index < len(known))
         result = np.full(len(tickets), new)
         result[inside] = known[index[inside]]
@@ -101,25 +101,27 @@ def restore_priorities(
         return None
     saved = Priorities.from_tensors(checkpoint.priorities)
     by_lane = _in_restored_order(saved, checkpoint.replay, checkpoint, lanes, new=saved.largest**alpha)
-    return sum(
-        sampler.restore_weights(lane, 1, np.concatenate([np.zeros(0), *parts]), saved.largest)
-        for lane, parts in enumerate(by_lane)
-    )
+    return sum(sampler.restore_weights(lane, 1, weights, saved.largest) for lane, weights in enumerate(by_lane))
 
 
 def _in_restored_order(
     saved: Priorities, replay: SavedReplay, checkpoint: "Checkpoint", lanes: int, *, new: float
-) -> list[list[Weights]]:
-    """Weights of each lane of the new buffer, in the order in which `restore_replay` appends its rows."""
+) -> list[Weights]:
+    """Weights of each lane of the new buffer, in the order in which `Replay.load` appends its rows."""
     if len(saved.weights) != len(replay.lanes):
         raise CheckpointError(
             f"{checkpoint.path} has priorities of {len(saved.weights)} lanes, rows of {len(replay.lanes)}"
         )
-    found: list[list[Weights]] = [[] for _ in range(lanes)]
-    for index, files in enumerate(replay.lanes):
-        targets = [index] if len(replay.lanes) == lanes else range(lanes)
-        for file in files:
-            weights = saved.of_rows(index, read_tickets(checkpoint.run_dir, file), new=new)
-            for part, lane in enumerate(targets):
-                found[lane].append(weights[part :: len(targets)])
-    return found
+    # Of every row that was saved: where it came from, how old it is, and its weight.
+    parts = []
+    for lane, files in enumerate(replay.lanes):
+        for rows in open_rows(checkpoint.run_dir, files):
+            tickets = rows["rlz.ticket"].astype(np.int64)
+            parts.append((np.full(len(tickets), lane), files[-1].last - tickets, saved.of_rows(lane, tickets, new=new)))
+    if not parts:
+        return [np.zeros(0)] * lanes
+    source, age, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if len(replay.lanes) == lanes:
+        return [weights[source == lane] for lane in range(lanes)]
+    dealt = weights[np.lexsort((source, -age))]
+    return [np.ascontiguousarray(dealt[lane::lanes]) for lane in range(lanes)]

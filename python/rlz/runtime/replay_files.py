@@ -1,12 +1,12 @@
 """Saving the replay buffer row range by row range, so that a later checkpoint writes only what is new.
 
-One file holds consecutive rows of one lane and never changes: `rows-<first ticket>-<last ticket>.safetensors` with
-`rows` [n, stride] uint8, `meta` [n] uint64 and `tickets` [n] uint64 (a row that was lost has no entry). Files live in a
-folder per *generation* (start of the run), because tickets begin at 1 again when a resumed run fills a new buffer.
+One file holds consecutive rows of one lane and never changes: `rows-<first ticket>-<last ticket>.npy`, as written by
+`Replay.save` and opened by `numpy.load` (docs/transport.md, saved buffers). Files live in a folder per *generation*
+(start of the run), because tickets begin at 1 again when a resumed run fills a new buffer.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.errors import CheckpointError
-from rlz.runtime.files import TEMPORARY, sync_folder, write_file
 
 if TYPE_CHECKING:
     from rlz._native import Replay
-
-Rows = NDArray[np.uint8]
-Words = NDArray[np.uint64]
 
 MOST_ROWS = 65_536
 """Rows of one file at most."""
@@ -46,14 +42,11 @@ class SavedReplay:
 
     Attributes
     ----------
-    stride, fields : layout of a row, as in `rlz._native.Replay`.
     buffer_size : capacity of the buffer over all lanes.
     committed : rows ever committed to each lane, at the cut.
     lanes : files of each lane, oldest first.
     """
 
-    stride: int
-    fields: list[Any]
     buffer_size: int
     committed: list[int]
     lanes: list[list[RowFile]]
@@ -61,8 +54,6 @@ class SavedReplay:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         return {
-            "stride": self.stride,
-            "fields": self.fields,
             "buffer_size": self.buffer_size,
             "committed": self.committed,
             "lanes": [[vars(file) for file in files] for files in self.lanes],
@@ -72,7 +63,7 @@ class SavedReplay:
     def from_json(value: dict[str, Any]) -> "SavedReplay":
         """Read it back."""
         lanes = [[RowFile(**file) for file in files] for files in value["lanes"]]
-        return SavedReplay(value["stride"], value["fields"], value["buffer_size"], value["committed"], lanes)
+        return SavedReplay(value["buffer_size"], value["committed"], lanes)
 
     def paths(self) -> set[str]:
         """Files that belong to it, relative to the run folder."""
@@ -108,8 +99,6 @@ class ReplaySaver:
         for lane, last in enumerate(committed):
             self._lanes[lane] = self._save_lane(lane, last)
         return SavedReplay(
-            stride=replay.stride,
-            fields=[[name, dtype, list(shape), offset] for name, dtype, shape, offset in replay.fields],
             buffer_size=replay.buffer_size,
             committed=list(committed),
             lanes=[list(files) for files in self._lanes],
@@ -129,40 +118,11 @@ class ReplaySaver:
         return files
 
     def _write(self, lane: int, first: int, last: int) -> RowFile:
-        from safetensors.numpy import save
-
-        rows, meta, tickets = self._read(lane, first, last)
         folder = self._folder / f"lane-{lane:05d}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / f"rows-{first:012d}-{last:012d}.safetensors"
-        data = save({"rows": rows, "meta": meta, "tickets": tickets})
-        temporary = folder / f"{TEMPORARY}{path.name}"
-        try:
-            write_file(temporary, data)
-            temporary.replace(path)
-            sync_folder(folder)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        return RowFile(str(path.relative_to(self._run_dir)), first, last, len(data))
-
-    def _read(
-        self, lane: int, first: int, last: int
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.uint64]]:
-        replay = self._replay
-        count = last - first + 1
-        rows = np.empty((count, replay.stride), np.uint8)
-        meta = np.empty(count, np.uint64)
-        tickets = np.empty(count, np.uint64)
-        ticket, filled = first, 0
-        while ticket <= last:
-            left = last - ticket + 1
-            copied = replay.read_rows(lane, ticket, rows[filled : filled + left], meta[filled : filled + left])
-            tickets[filled : filled + copied] = np.arange(ticket, ticket + copied, dtype=np.uint64)
-            ticket, filled = ticket + copied, filled + copied
-            if ticket <= last:  # this row was lost, or overwritten while we were reading
-                ticket = max(ticket + 1, replay.committed()[lane] - replay.lane_capacity + 1)
-        return rows[:filled], meta[:filled], tickets[:filled]
+        path = folder / f"rows-{first:012d}-{last:012d}.npy"
+        self._replay.save(path, ranges=[(lane, first, last)])
+        return RowFile(str(path.relative_to(self._run_dir)), first, last, path.stat().st_size)
 
 
 def _next_generation(folder: Path) -> Path:
@@ -171,10 +131,10 @@ def _next_generation(folder: Path) -> Path:
 
 
 def remove_unused(run_dir: Path, needed: Iterable[SavedReplay]) -> None:
-    """Delete row files that none of the given checkpoints needs, and folders that are empty then."""
+    """Delete row files that none of the given checkpoints needs, what a kill left half written, and empty folders."""
     keep = {run_dir / path for saved in needed for path in saved.paths()}
     folder = run_dir / "replay"
-    for path in folder.glob("g*/lane-*/rows-*.safetensors"):
+    for path in folder.glob("g*/lane-*/*"):
         if path not in keep:
             path.unlink(missing_ok=True)
     for generation in folder.glob("g*"):
@@ -182,39 +142,19 @@ def remove_unused(run_dir: Path, needed: Iterable[SavedReplay]) -> None:
             shutil.rmtree(generation, ignore_errors=True)
 
 
-def read_tickets(run_dir: Path, file: RowFile) -> Words:
-    """Tickets of the rows in a file, without reading the rows. CheckpointError where that cannot be done."""
-    from safetensors import SafetensorError, safe_open
-
-    path = run_dir / file.path
-    try:
-        with safe_open(path, framework="numpy") as opened:
-            tickets: Words = opened.get_tensor("tickets")
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    return tickets
-
-
-def read_rows(
-    run_dir: Path, files: Sequence[RowFile], stride: int
-) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:
-    """Yield (rows [n, stride], meta [n]) of the files of a lane, oldest first.
+def open_rows(run_dir: Path, files: Sequence[RowFile]) -> list[NDArray[Any]]:
+    """Map row files read-only, as structured arrays; their records are not checked.
 
     Raises
     ------
     CheckpointError
-        A file is missing, cut short, or holds something else.
+        A file is missing or no array.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
+    opened: list[NDArray[Any]] = []
     for file in files:
         path = run_dir / file.path
         try:
-            tensors = load(path.read_bytes())
-            rows, meta = tensors["rows"], tensors["meta"]
-        except (OSError, SafetensorError, KeyError) as error:
+            opened.append(np.lib.format.open_memmap(path, mode="r"))
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
-        if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != stride or meta.shape != rows.shape[:1]:
-            raise CheckpointError(f"{path} holds rows {rows.dtype}{list(rows.shape)}, expected uint8[n, {stride}]")
-        yield rows, meta
+    return opened

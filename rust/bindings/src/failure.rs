@@ -1,6 +1,6 @@
 //! The one conversion from the core's errors to the classes of `rlz.errors`.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -48,7 +48,8 @@ impl From<Failure> for PyErr {
         };
         let class = match &error {
             Error::Invalid { .. } => return PyValueError::new_err(error.to_string()),
-            Error::LayoutMismatch { .. } => "LayoutMismatchError",
+            Error::File { path, source } => return os_error(path, source),
+            Error::LayoutMismatch { .. } | Error::FileMismatch { .. } => "LayoutMismatchError",
             Error::SharedMemory { .. } => "SharedMemoryError",
             Error::LeaseLost { .. } => "LeaseLostError",
             Error::Closed { .. } => "ClosedError",
@@ -60,6 +61,16 @@ impl From<Failure> for PyErr {
             Ok(class) => Self::from_type(class, error.to_string()),
             Err(import_failed) => import_failed,
         })
+    }
+}
+
+/// The OSError (FileNotFoundError and so on, by its number) that Python itself would raise.
+fn os_error(path: &str, source: &std::io::Error) -> PyErr {
+    let number = source.raw_os_error().unwrap_or(libc::EIO);
+    let reason = Python::attach(|py| py.import("os")?.call_method1("strerror", (number,))?.extract::<String>());
+    match reason {
+        Ok(reason) => PyOSError::new_err((number, reason, path.to_owned())),
+        Err(failed) => failed,
     }
 }
 

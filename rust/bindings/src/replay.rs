@@ -1,6 +1,7 @@
 //! `rlz._native.Replay` and its uniform sampler.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods};
@@ -11,7 +12,7 @@ use rlz_core::replay::{self as core, Batch};
 
 use crate::array::{shape_text, words, words_mut};
 use crate::descriptor::{borrow, fields_from};
-use crate::doorway::{Handle, seed as seed_words, worker as worker_id};
+use crate::doorway::{Handle, seed as seed_words, wait, worker as worker_id};
 use crate::failure::{Failure, Result};
 use crate::parameters::contiguous;
 use crate::prioritized::PrioritizedSampler;
@@ -166,9 +167,32 @@ impl Replay {
         Ok(py.detach(|| replay.restore_rows(lane, rows, meta, worker))?)
     }
 
+    #[pyo3(signature = (path, *, ranges=None))]
+    fn save(&self, py: Python<'_>, path: PathBuf, ranges: Option<Vec<(usize, u64, u64)>>) -> Result<u64> {
+        let replay = self.replay.get()?;
+        wait(py, None, |_, between| replay.save(&path, ranges.as_deref(), between))
+    }
+
+    #[pyo3(signature = (path, *, worker, open_episodes=false))]
+    fn load(&self, py: Python<'_>, path: Paths, worker: u64, open_episodes: bool) -> Result<u64> {
+        let (replay, worker) = (self.replay.get()?, worker_id(worker)?);
+        let paths = match path {
+            Paths::One(path) => vec![path],
+            Paths::Many(paths) => paths,
+        };
+        wait(py, None, |_, between| replay.load(&paths, worker, open_episodes, between))
+    }
+
     fn close(&self) -> Result<()> {
         self.replay.close()
     }
+}
+
+/// One path, or several.
+#[derive(FromPyObject)]
+enum Paths {
+    One(PathBuf),
+    Many(Vec<PathBuf>),
 }
 
 #[pyclass(module = "rlz._native", frozen)]

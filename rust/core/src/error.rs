@@ -38,6 +38,33 @@ pub enum Error {
         reason: String,
     },
 
+    /// A file that is not a whole saved replay buffer.
+    #[error("{path} is not a usable saved replay buffer: {reason}")]
+    BadFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it, given and expected.
+        reason: String,
+    },
+
+    /// A saved replay buffer with rows of another layout; `differences` has one line per item, both sides shown.
+    #[error("{path} does not fit (here: this buffer, there: the file):\n{differences}")]
+    FileMismatch {
+        /// The file.
+        path: String,
+        /// One line per difference.
+        differences: String,
+    },
+
+    /// The system refused to read or write a file.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+
     /// Shared memory of this size cannot be had.
     #[error(
         "cannot get {bytes} bytes ({:.1} MiB) of shared memory for {name}: {step} failed: {source}; \

@@ -1,4 +1,4 @@
-//! Header of a segment: what it holds, laid out how, made by whom.
+//! Header of a segment or a file: what it holds, laid out how, made by whom.
 //!
 //! Words, little endian:
 //!
@@ -8,7 +8,7 @@
 //! | 1 | ABI major << 32 or minor |
 //! | 2 | kind of stream |
 //! | 3 | layout hash: kind, ABI, parameters, fields with offsets |
-//! | 4 | total bytes of the segment |
+//! | 4 | total bytes of the segment or file |
 //! | 5 | run id |
 //! | 6 | process id of the creator (for messages only) |
 //! | 7 | state, stored last: 0 being made, 1 ready |
@@ -17,10 +17,10 @@
 //! | 10..64 | parameters (capacities and the like; their names belong to the kind) |
 //! | 64.. | field table |
 //!
-//! The header takes whole pages, normally one. It is parsed as hostile input: copied to private memory first, every length
-//! checked against the real size before it is used.
+//! In a segment the header takes whole pages, normally one. It is parsed as hostile input: copied to private memory first,
+//! every length checked against the real size before it is used.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 
 use crate::error::{Error, Result};
 use crate::memory::{PAGE, ReadWord, Segment, round_up, words};
@@ -46,7 +46,7 @@ const TABLE: usize = 64;
 const READY: u64 = 1;
 const MAX_TABLE: usize = 1 << 20;
 
-/// Kind of a segment, with the names of its parameters.
+/// Kind of a segment or file, with the names of its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Stream {
@@ -62,11 +62,20 @@ pub enum Stream {
     Stats = 5,
     /// Trajectory queue.
     Queue = 6,
+    /// File of a saved replay buffer.
+    SavedReplay = 7,
 }
 
 impl Stream {
-    const ALL: [Self; 6] =
-        [Self::Replay, Self::Limiter, Self::ParameterControl, Self::ParameterPayload, Self::Stats, Self::Queue];
+    const ALL: [Self; 7] = [
+        Self::Replay,
+        Self::Limiter,
+        Self::ParameterControl,
+        Self::ParameterPayload,
+        Self::Stats,
+        Self::Queue,
+        Self::SavedReplay,
+    ];
 
     /// Name used in messages.
     #[must_use]
@@ -78,6 +87,7 @@ impl Stream {
             Self::ParameterPayload => "parameter store (payload)",
             Self::Stats => "stats board",
             Self::Queue => "trajectory queue",
+            Self::SavedReplay => "saved replay buffer",
         }
     }
 
@@ -100,6 +110,7 @@ impl Stream {
             Self::ParameterPayload => &["slots", "bytes per version"],
             Self::Stats => &["slots", "values", "event width", "event capacity"],
             Self::Queue => &["slots", "stride", "when full", "redelivery", "max deliveries"],
+            Self::SavedReplay => &["buffer_size", "lanes", "stride", "records", "sections"],
         }
     }
 }
@@ -140,27 +151,37 @@ impl Header {
         Ok(header_bytes(table.len()))
     }
 
-    /// Write everything but the state into a fresh segment.
-    pub fn write(&self, segment: &Segment) -> Result<()> {
-        let len = self.data_offset()?;
-        let shared = segment.words(0, len / 8)?;
+    /// The header as words, declared ready; `total` bytes belong to what it heads. Not padded to pages.
+    #[must_use]
+    pub fn words(&self, total: u64) -> Vec<u64> {
         let table = self.table();
+        let mut words = vec![0; TABLE + table.len().div_ceil(8)];
         let fixed = [
             (0, MAGIC),
             (1, ABI),
             (KIND, self.stream as u64),
             (HASH, self.hash()),
-            (TOTAL, segment.len() as u64),
+            (TOTAL, total),
             (RUN, self.run_id),
             (CREATOR, u64::from(self.creator)),
+            (STATE, READY),
             (PARAMS_LEN, self.params.len() as u64),
             (TABLE_LEN, table.len() as u64),
         ];
         for (at, value) in fixed {
-            shared[at].store(value, Ordering::Relaxed);
+            words[at] = value;
         }
-        words::store(&self.params, &shared[PARAMS..PARAMS + self.params.len()]);
-        words::store_bytes(&table, &shared[TABLE..]);
+        words[PARAMS..PARAMS + self.params.len()].copy_from_slice(&self.params);
+        words::bytes_of_mut(&mut words[TABLE..])[..table.len()].copy_from_slice(&table);
+        words
+    }
+
+    /// Write everything but the state into a fresh segment.
+    pub fn write(&self, segment: &Segment) -> Result<()> {
+        let shared = segment.words(0, self.data_offset()? / 8)?;
+        let mut words = self.words(segment.len() as u64);
+        words[STATE] = 0;
+        words::store(&words, &shared[..words.len()]);
         Ok(())
     }
 
@@ -173,7 +194,6 @@ impl Header {
 
     /// Parse the header of an attached segment of an expected kind.
     pub fn read(segment: &Segment, stream: Stream) -> Result<Self> {
-        let bad = |reason: String| Error::BadSegment { stream: stream.name(), reason };
         let state = segment.read_words(STATE * 8, 1)?[0].load(Ordering::Acquire); // pairs with `publish`
         // A private copy: nothing that a peer stores from here on changes what was checked.
         let copy = |shared: &[ReadWord]| {
@@ -181,7 +201,27 @@ impl Header {
             words::load_read_only(shared, &mut private);
             private
         };
-        let fixed = copy(segment.read_words(0, TABLE)?);
+        let mut words = copy(segment.read_words(0, TABLE)?);
+        words[STATE] = state;
+        let table = usize::try_from(words[TABLE_LEN]).unwrap_or(usize::MAX).min(MAX_TABLE);
+        let table = table.min(segment.len().saturating_sub(TABLE * 8)).div_ceil(8);
+        words.extend(copy(segment.read_words(TABLE * 8, table)?));
+        let header = Self::parse(&words, segment.len() as u64, stream)?;
+        if header_bytes(header.table().len()) > segment.len() {
+            return Err(Error::BadSegment {
+                stream: stream.name(),
+                reason: format!("its header exceeds its {} bytes", segment.len()),
+            });
+        }
+        Ok(header)
+    }
+
+    /// Parse words that begin with the header of an expected kind; `total` bytes are there of what it heads.
+    pub fn parse(words: &[u64], total: u64, stream: Stream) -> Result<Self> {
+        let bad = |reason: String| Error::BadSegment { stream: stream.name(), reason };
+        let Some((fixed, table)) = words.split_at_checked(TABLE) else {
+            return Err(bad(format!("its header has {} bytes, expected at least {}", words.len() * 8, TABLE * 8)));
+        };
         if fixed[0] != MAGIC {
             return Err(bad(format!("it begins with {:#018x}, expected {MAGIC:#018x}", fixed[0])));
         }
@@ -199,31 +239,27 @@ impl Header {
             let kind = kind.map_or_else(|| format!("unknown kind {}", fixed[KIND]), |kind| kind.name().to_owned());
             return Err(bad(format!("it holds: {kind}")));
         }
-        if state != READY {
-            return Err(bad(format!("state {state}: its creator (process {}) did not finish it", fixed[CREATOR])));
+        if fixed[STATE] != READY {
+            let creator = fixed[CREATOR];
+            return Err(bad(format!("state {}: its creator (process {creator}) did not finish it", fixed[STATE])));
         }
-        if fixed[TOTAL] != segment.len() as u64 {
-            return Err(bad(format!("it says {} bytes but has {}", fixed[TOTAL], segment.len())));
+        if fixed[TOTAL] != total {
+            return Err(bad(format!("it says {} bytes but has {total}", fixed[TOTAL])));
         }
         let params_len = usize::try_from(fixed[PARAMS_LEN]).ok().filter(|len| *len == stream.params().len());
         let params_len = params_len.ok_or_else(|| {
             bad(format!("it has {} parameters, expected {}", fixed[PARAMS_LEN], stream.params().len()))
         })?;
         let table_len = usize::try_from(fixed[TABLE_LEN]).ok().filter(|len| *len <= MAX_TABLE);
-        let table_len = table_len.filter(|len| header_bytes(*len) <= segment.len());
-        let table_len = table_len
+        let table = table_len
+            .and_then(|len| words::bytes_of(table).get(..len))
             .ok_or_else(|| bad(format!("its field table of {} bytes exceeds the header", fixed[TABLE_LEN])))?;
-        let table: Vec<u8> = copy(segment.read_words(TABLE * 8, table_len.div_ceil(8))?)
-            .into_iter()
-            .flat_map(u64::to_le_bytes)
-            .take(table_len)
-            .collect();
         let header = Self {
             stream,
             run_id: fixed[RUN],
             creator: u32::try_from(fixed[CREATOR]).unwrap_or(0),
             params: fixed[PARAMS..PARAMS + params_len].to_vec(),
-            fields: parse_table(&table).map_err(|reason| bad(format!("damaged field table: {reason}")))?,
+            fields: parse_table(table).map_err(|reason| bad(format!("damaged field table: {reason}")))?,
         };
         if header.hash() != fixed[HASH] {
             return Err(bad(format!("its layout hash is {:#x}, its fields give {:#x}", fixed[HASH], header.hash())));
@@ -233,30 +269,35 @@ impl Header {
 
     /// Check that an attached segment is laid out as this process expects; the error shows both sides item by item.
     pub fn expect(&self, here: &Self) -> Result<()> {
-        let mut differences = String::new();
-        let mut differ = |what: &str, here: String, there: String| {
-            let _ = writeln!(differences, "  {what}: here {here}, there {there}");
-        };
+        let mut differences = Vec::new();
         if self.run_id != here.run_id {
-            differ("run id", format!("{:#x}", here.run_id), format!("{:#x}", self.run_id));
+            differences.push(difference(
+                "run id",
+                format_args!("{:#x}", here.run_id),
+                format_args!("{:#x}", self.run_id),
+            ));
         }
         for (name, (here, there)) in self.stream.params().iter().zip(here.params.iter().zip(&self.params)) {
             if here != there {
-                differ(name, here.to_string(), there.to_string());
+                differences.push(difference(name, here, there));
             }
         }
-        for index in 0..self.fields.len().max(here.fields.len()) {
-            let show = |side: &Self| side.fields.get(index).map_or("nothing".to_owned(), ToString::to_string);
-            let (here, there) = (show(here), show(self));
-            if here != there {
-                differ(&format!("field {index}"), here, there);
-            }
-        }
+        differences.extend(self.field_differences(&here.fields));
         if differences.is_empty() {
             return Ok(());
         }
-        differences.pop();
-        Err(Error::LayoutMismatch { stream: self.stream.name(), differences })
+        Err(Error::LayoutMismatch { stream: self.stream.name(), differences: differences.join("\n") })
+    }
+
+    /// One line for every field that is not as it is `here`, both sides shown.
+    #[must_use]
+    pub fn field_differences(&self, here: &[PlacedField]) -> Vec<String> {
+        let show = |side: &[PlacedField], index| side.get(index).map_or("nothing".to_owned(), ToString::to_string);
+        (0..self.fields.len().max(here.len()))
+            .map(|index| (index, show(here, index), show(&self.fields, index)))
+            .filter(|(_, here, there)| here != there)
+            .map(|(index, here, there)| difference(&format!("field {index}"), here, there))
+            .collect()
     }
 
     /// Identity of the layout: 64-bit FNV-1a of ABI, kind, parameters and field table. It tells damage and other layouts
@@ -282,6 +323,10 @@ impl Header {
         }
         table
     }
+}
+
+fn difference(what: &str, here: impl Display, there: impl Display) -> String {
+    format!("  {what}: here {here}, there {there}")
 }
 
 fn header_bytes(table: usize) -> usize {

@@ -36,16 +36,6 @@ pub fn store(from: &[u64], into: &[AtomicU64]) {
     }
 }
 
-/// Store bytes as little-endian words, the last one padded with zeros. Panics when they do not fit.
-pub fn store_bytes(from: &[u8], into: &[AtomicU64]) {
-    assert!(from.len() <= into.len() * 8, "bytes of a word copy");
-    for (word, bytes) in into.iter().zip(from.chunks(8)) {
-        let mut buffer = [0; 8];
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        word.store(u64::from_le_bytes(buffer), Ordering::Relaxed);
-    }
-}
-
 /// View private bytes as words. The bytes must be aligned to 8 and a multiple of 8 long.
 pub fn from_bytes<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u64]> {
     // SAFETY: every bit pattern is a valid u64.
@@ -120,13 +110,5 @@ mod tests {
         assert_eq!(bytes[8], 5);
         assert!(from_bytes("rows", &bytes[1..9]).unwrap_err().to_string().contains("1 modulo 8"));
         assert!(from_bytes_mut("rows", &mut bytes[..12]).is_err());
-    }
-
-    #[test]
-    fn bytes_are_padded() {
-        let words = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];
-        store_bytes(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &words);
-        assert_eq!(words[0].load(Ordering::Relaxed), 0x0807_0605_0403_0201);
-        assert_eq!(words[1].load(Ordering::Relaxed), 9);
     }
 }

@@ -7,6 +7,8 @@ mod nstep;
 mod prioritized;
 pub mod ring;
 mod sampler;
+#[cfg(not(loom))]
+mod saved;
 mod sum_tree;
 mod tail;
 mod window;
