@@ -155,9 +155,9 @@ def empty(path: Path) -> None:
         ("state.json", garble, "state.json is broken"),
         ("state.json", empty, "state.json is broken"),
         ("state.json", Path.unlink, "is no checkpoint"),
-        ("state.json", lambda path: path.write_text("[]"), "checkpoint format list; this rlz reads format 1"),
-        ("state.json", lambda path: path.write_text('{"format": 9}'), "checkpoint format 9; this rlz reads format 1"),
-        ("state.json", lambda path: path.write_text('{"format": 1}'), "is broken: KeyError"),
+        ("state.json", lambda path: path.write_text("[]"), "checkpoint format list; this rlz reads format 2"),
+        ("state.json", lambda path: path.write_text('{"format": 9}'), "checkpoint format 9; this rlz reads format 2"),
+        ("state.json", lambda path: path.write_text('{"format": 2}'), "is broken: KeyError"),
         ("policy.safetensors", Path.unlink, "lacks policy.safetensors"),
     ],
 )
