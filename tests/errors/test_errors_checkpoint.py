@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Rlz, serial
 
+from conftest import Rlz, serial
 from rlz.errors import CheckpointError
 from rlz.runtime.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
 from rlz.transport import Replay

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from conftest import Rlz, serial
 
 ENV = "misbehaving_envs:Misbehaving-v0"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Rlz, serial
 
 import rlz as package
+from conftest import Rlz, serial
 from rlz.errors import CheckpointError
 from rlz.runtime.memory import MIB, check_memory
 

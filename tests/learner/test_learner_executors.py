@@ -1,6 +1,7 @@
 """Executors, the helper that compiles, and the engine that swaps."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,13 +9,13 @@ import pytest
 import torch
 
 from rlz.algorithms.actor_critic import ActorCritic
-from rlz.algorithms.base import CRITIC, WHOLE, Batch, OffPolicy
+from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Batch, OffPolicy
 from rlz.algorithms.registry import DETERMINISTIC
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
 from rlz.errors import NonFiniteError
 from rlz.networks import mlp
-from rlz.workers.execution.compiled import Compilation, CompiledExecutor, Job, layouts
+from rlz.workers.execution.compiled import Compilation, CompiledExecutor, Job, kinds_of, layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.executors import EagerExecutor, disagreement
 
@@ -61,13 +62,18 @@ class Compiled(NamedTuple):
 @pytest.fixture(scope="module", params=[make_sac, make_td3], ids=["sac", "td3"])
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     algorithm = request.param()
-    job = Job(algorithm, layouts(make_batch().tensors()), "cpu")
+    job = make_job(algorithm)
     compilation = Compilation(job, tmp_path_factory.mktemp("compiled"))
     compilation.start(urgent=True)
     assert compilation.finished(wait=True), compilation.error
     assert compilation.error is None
     compilation.close()
     return Compiled(algorithm, compilation.library, compilation.load())
+
+
+def make_job(algorithm: OffPolicy, batch: Batch | None = None, device: str = "cpu") -> Job:
+    fields = (make_batch() if batch is None else batch).tensors()
+    return Job(algorithm, layouts(fields), device, kinds_of(algorithm.cycle))
 
 
 def make_engine(sac: OffPolicy, state: Any, lines: list[str], **plan: object) -> Engine:
@@ -175,10 +181,11 @@ def test_parity_check_sees_another_algorithm() -> None:
 
 
 def test_the_cache_key_depends_on_algorithm_shapes_and_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    job = Job(make_sac(), layouts(make_batch().tensors()), "cpu")
-    assert job.key() == Job(make_sac(), layouts(make_batch().tensors()), "cpu").key()
-    assert job.key() != Job(make_sac(tau=0.1), layouts(make_batch().tensors()), "cpu").key()
-    assert job.key() != Job(make_sac(), layouts([t.contiguous() for t in make_batch().tensors()]), "cpu").key()
+    job = make_job(make_sac())
+    assert job.key() == make_job(make_sac()).key()
+    assert job.key() != make_job(make_sac(tau=0.1)).key()
+    assert job.key() != make_job(make_sac(), Batch(*(t.contiguous() for t in make_batch().tensors()))).key()
+    assert job.key() != replace(job, kinds=(CRITIC_TARGET, ACTOR)).key()
     changed = tmp_path / "sac.py"
     changed.write_text("# another version")
     before = job.key()
@@ -225,9 +232,7 @@ def test_without_a_compiler_training_goes_on_eagerly(
 
 @pytest.mark.slow
 def test_a_helper_that_fails_gives_one_line(tmp_path: Path) -> None:
-    compilation = Compilation(
-        Job(make_sac(), layouts(make_batch().tensors()), "xpu"), tmp_path
-    )  # a device that is not there
+    compilation = Compilation(make_job(make_sac(), device="xpu"), tmp_path)  # a device that is not there
     compilation.start(urgent=True)
     assert compilation.finished(wait=True)
     compilation.close()
@@ -241,7 +246,7 @@ def test_a_broken_library_is_thrown_away(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: tmp_path)
     sac, lines = make_sac(), list[str]()
     engine = make_engine(sac, make_state(sac), lines)
-    broken = Compilation(Job(sac, layouts(make_batch().tensors()), "cpu")).library
+    broken = Compilation(make_job(sac)).library
     broken.write_bytes(b"not a library")
     engine.start()
     engine.update(make_batch(), 1e-3)

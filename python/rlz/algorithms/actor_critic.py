@@ -85,6 +85,12 @@ def mean_square(errors: Tensor, weight: Tensor | None) -> Tensor:
     return squares.mean(1).sum()
 
 
+def stacked(values: Mapping[str, Tensor], names: tuple[str, ...], missing: float) -> Tensor:
+    """0-d tensors in the order of `names`, `missing` where there is none: [len(names)]."""
+    blank = torch.full_like(next(iter(values.values())), missing)
+    return torch.stack([values.get(name, blank) for name in names])
+
+
 def _place(field: str) -> tuple[str, str]:
     """Field of a state -> (prefix of its names, what it is or belongs to)."""
     for kind in ("mean", "square"):

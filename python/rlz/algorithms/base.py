@@ -20,6 +20,12 @@ WHOLE = "whole"
 CRITIC = "critic"
 """Kind of an update of the critics alone."""
 
+CRITIC_TARGET = "critic_target"
+"""Kind of an update of the critics and their target networks."""
+
+ACTOR = "actor"
+"""Kind of an update of all that CRITIC_TARGET leaves: after it, on the same batch and noise, it makes it WHOLE."""
+
 
 class Batch(NamedTuple):
     """Transitions, one per row. All floating point, on the learner's device.
@@ -42,12 +48,20 @@ class Batch(NamedTuple):
         return tuple(tensor for tensor in self if tensor is not None)
 
 
+class Side(NamedTuple):
+    """What one of two devices does and owns when critics and actor are updated apart (Spreeze, arXiv 2312.06126)."""
+
+    cycle: tuple[str | None, ...]  # kinds of its updates in their order; None: nothing to do in this one
+    fields: tuple[str, ...]  # of the state: what its updates change
+    gives: tuple[str, ...]  # of these: what the updates of the other side read
+
+
 class Outcome(NamedTuple):
     """What one update gives."""
 
     state: Any  # the new state, same type and shapes as the old; what did not change is the very tensor of the old one
     metrics: Tensor  # [len(metric_names)]; NaN: not measured by this kind of update
-    checks: Tensor  # finite as long as the update is sound: `check_names`, or the first of them for a lesser kind
+    checks: Tensor  # [len(check_names)]: finite as long as the update is sound; 0: not checked by this kind
     td_errors: Tensor | None = None  # [batch], |TD error| as a mean over the critics; only for a batch with weights
 
 
@@ -75,6 +89,11 @@ class OffPolicy(Protocol):
         """Kinds of the updates in their order: update n (from 0) is of kind `cycle[n % len(cycle)]`."""
         ...
 
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The critics' and the actor's half of each update; every field of the state is of one of them."""
+        ...
+
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Any:
         """Fresh state on the CPU."""
         ...
@@ -84,7 +103,7 @@ class OffPolicy(Protocol):
         ...
 
     def update(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
-        """One update of a kind in `cycle`. `learning_rate` is a 0-d tensor."""
+        """One update of a kind in `cycle` or in the cycle of a side. `learning_rate` is a 0-d tensor."""
         ...
 
     def actor_parameters(self, state: Any) -> Tensor:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rlz.algorithms.actor_critic import ActorCritic, mean_square
-from rlz.algorithms.base import WHOLE, Batch, Outcome
-from rlz.algorithms.optim import Adam, adam, gradient, polyak
+from rlz.algorithms.actor_critic import ActorCritic, mean_square, stacked
+from rlz.algorithms.base import ACTOR, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
+from rlz.algorithms.optim import adam, gradient, polyak
 from rlz.errors import ConfigError
 from rlz.networks.distributions import squashed_gaussian
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SacState(NamedTuple):
-    """Everything an update reads and writes: flat networks, Adam moments, and the count of updates."""
+    """Everything an update reads and writes: flat networks, Adam moments, and the counts of updates."""
 
     actor: Tensor  # [actor.numel]
     critic: Tensor  # [critic.numel], all critics
@@ -38,7 +38,8 @@ class SacState(NamedTuple):
     critic_square: Tensor
     log_alpha_mean: Tensor
     log_alpha_square: Tensor
-    updates: Tensor  # [], int64
+    updates: Tensor  # [], int64, of the critics
+    actor_updates: Tensor  # [], int64, of actor and temperature
 
 
 @dataclass(frozen=True)
@@ -109,48 +110,67 @@ class Sac(ActorCritic):
 
     # -- one update ------------------------------------------------------------------------------------------------
 
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Every update has both halves."""
+        actor = "actor", "log_alpha"
+        moments = "actor_mean", "actor_square", "log_alpha_mean", "log_alpha_square", "actor_updates"
+        return (
+            Side((CRITIC_TARGET,), ("critic", "target_critic", "critic_mean", "critic_square", "updates"), ("critic",)),
+            Side((ACTOR,), (*actor, *moments), actor),
+        )
+
     def update(self, state: SacState, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
-        """Critic, actor, temperature and target networks, once. `noise` is [2, batch, action_dim]."""
-        s, step = state, state.updates + 1
+        """Critics and target networks, then actor and temperature, once. `noise` is [2, batch, action_dim]."""
+        s = new = state
         alpha = s.log_alpha.exp() if self.learn_ent_coef else torch.full_like(s.log_alpha, self.ent_coef)
+        metrics: dict[str, Tensor] = {}
+        checks: dict[str, Tensor] = {}  # a sum of squares overflows exactly where Adam's second moment would
+        td_errors = None
 
         # Gradients are taken with respect to the first argument alone: the target of the critics, and the critics and
         # the temperature inside the actor's loss, are constants.
-        td_target = self.td_target(s.actor, s.target_critic, alpha, batch, noise[0])
-        critic_grad, critic_loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
-        critic = adam(s.critic, s.critic_mean, s.critic_square, critic_grad, step, learning_rate)
-
-        actor_grad, actor_loss, log_prob = gradient(
-            self.actor_loss, s.actor, critic.parameters, alpha, batch.obs, noise[1]
-        )
-        actor = adam(s.actor, s.actor_mean, s.actor_square, actor_grad, step, learning_rate)
-
-        temperature = Adam(s.log_alpha, s.log_alpha_mean, s.log_alpha_square)
-        ent_coef_loss = torch.zeros_like(alpha)
-        if self.learn_ent_coef:
-            alpha_grad, ent_coef_loss, _ = gradient(self.ent_coef_loss, s.log_alpha, log_prob)
-            temperature = adam(*temperature, alpha_grad, step, learning_rate)
-
-        return Outcome(
-            state=SacState(
-                actor=actor.parameters,
+        if kind != ACTOR:
+            td_target = self.td_target(s.actor, s.target_critic, alpha, batch, noise[0])
+            grad, loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
+            step = s.updates + 1
+            critic = adam(s.critic, s.critic_mean, s.critic_square, grad, step, learning_rate)
+            new = new._replace(
                 critic=critic.parameters,
                 target_critic=polyak(s.target_critic, critic.parameters, self.tau),
-                log_alpha=temperature.parameters,
-                actor_mean=actor.mean,
-                actor_square=actor.square,
                 critic_mean=critic.mean,
                 critic_square=critic.square,
-                log_alpha_mean=temperature.mean,
-                log_alpha_square=temperature.square,
                 updates=step,
-            ),
-            metrics=torch.stack([critic_loss, actor_loss, ent_coef_loss, alpha, -log_prob.mean(), q.mean()]),
-            # A sum of squares overflows exactly where Adam's second moment would, so it is the right thing to check.
-            checks=torch.stack(
-                [critic_loss, critic_grad.square().sum(), actor_loss, actor_grad.square().sum(), ent_coef_loss]
-            ),
-            td_errors=None if batch.weight is None else (q - td_target).abs().mean(0),
+            )
+            metrics |= {"critic_loss": loss, "q_value": q.mean()}
+            checks |= {"critic_loss": loss, "critic gradient": grad.square().sum()}
+            td_errors = None if batch.weight is None else (q - td_target).abs().mean(0)
+
+        if kind != CRITIC_TARGET:
+            grad, loss, log_prob = gradient(self.actor_loss, s.actor, new.critic, alpha, batch.obs, noise[1])
+            step = s.actor_updates + 1
+            actor = adam(s.actor, s.actor_mean, s.actor_square, grad, step, learning_rate)
+            new = new._replace(
+                actor=actor.parameters, actor_mean=actor.mean, actor_square=actor.square, actor_updates=step
+            )
+            ent_coef_loss = torch.zeros_like(alpha)
+            if self.learn_ent_coef:
+                alpha_grad, ent_coef_loss, _ = gradient(self.ent_coef_loss, s.log_alpha, log_prob)
+                temperature = adam(s.log_alpha, s.log_alpha_mean, s.log_alpha_square, alpha_grad, step, learning_rate)
+                new = new._replace(
+                    log_alpha=temperature.parameters,
+                    log_alpha_mean=temperature.mean,
+                    log_alpha_square=temperature.square,
+                )
+            metrics |= {"actor_loss": loss, "ent_coef_loss": ent_coef_loss, "ent_coef": alpha}
+            metrics |= {"entropy": -log_prob.mean()}
+            checks |= {"actor_loss": loss, "actor gradient": grad.square().sum(), "ent_coef_loss": ent_coef_loss}
+
+        return Outcome(
+            state=new,
+            metrics=stacked(metrics, self.metric_names, math.nan),
+            checks=stacked(checks, self.check_names, 0.0),
+            td_errors=td_errors,
         )
 
     # -- state -----------------------------------------------------------------------------------------------------
@@ -185,6 +205,7 @@ class Sac(ActorCritic):
             log_alpha_mean=torch.zeros_like(log_alpha),
             log_alpha_square=torch.zeros_like(log_alpha),
             updates=torch.zeros((), dtype=torch.int64),
+            actor_updates=torch.zeros((), dtype=torch.int64),
         )
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rlz.algorithms.actor_critic import ActorCritic, mean_square
-from rlz.algorithms.base import CRITIC, WHOLE, Batch, Outcome
+from rlz.algorithms.actor_critic import ActorCritic, mean_square, stacked
+from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
 from rlz.algorithms.optim import adam, gradient, polyak
 
 if TYPE_CHECKING:
@@ -96,40 +96,59 @@ class Td3(ActorCritic):
         """The actor's turn comes with the last of `policy_delay` updates."""
         return (*[CRITIC] * (self.policy_delay - 1), WHOLE)
 
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The critics need the actor's target network only, which the actor's side moves."""
+        between = self.policy_delay - 1
+        critic = "critic", "target_critic", "critic_mean", "critic_square", "updates"
+        actor = "actor", "target_actor", "actor_mean", "actor_square", "actor_updates"
+        return (
+            Side((*[CRITIC] * between, CRITIC_TARGET), critic, ("critic",)),
+            Side((*[None] * between, ACTOR), actor, ("target_actor",)),
+        )
+
     def update(self, state: Td3State, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
         """Critics; with `kind` WHOLE then also actor and target networks. `noise` is [batch, action_dim]."""
-        s = state
+        s = new = state
+        metrics: dict[str, Tensor] = {}
+        checks: dict[str, Tensor] = {}  # a sum of squares overflows exactly where Adam's second moment would
+        td_errors = None
 
         # Gradients are taken with respect to the first argument alone: the target of the critics, and the critics
         # inside the actor's loss, are constants.
-        td_target = self.td_target(s.target_actor, s.target_critic, batch, noise)
-        critic_grad, critic_loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
-        critic = adam(s.critic, s.critic_mean, s.critic_square, critic_grad, s.updates + 1, learning_rate)
-        new = s._replace(
-            critic=critic.parameters, critic_mean=critic.mean, critic_square=critic.square, updates=s.updates + 1
-        )
-        checks = [critic_loss, critic_grad.square().sum()]
-        actor_loss = torch.full_like(critic_loss, math.nan)  # not measured
+        if kind != ACTOR:
+            td_target = self.td_target(s.target_actor, s.target_critic, batch, noise)
+            grad, loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
+            step = s.updates + 1
+            critic = adam(s.critic, s.critic_mean, s.critic_square, grad, step, learning_rate)
+            new = new._replace(
+                critic=critic.parameters, critic_mean=critic.mean, critic_square=critic.square, updates=step
+            )
+            if kind != CRITIC:
+                new = new._replace(target_critic=polyak(s.target_critic, critic.parameters, self.tau))
+            metrics |= {"critic_loss": loss, "q_value": q.mean()}
+            checks |= {"critic_loss": loss, "critic gradient": grad.square().sum()}
+            td_errors = None if batch.weight is None else (q - td_target).abs().mean(0)
 
-        if kind == WHOLE:
-            actor_grad, actor_loss, _ = gradient(self.actor_loss, s.actor, critic.parameters, batch.obs)
-            turn = s.actor_updates + 1
-            actor = adam(s.actor, s.actor_mean, s.actor_square, actor_grad, turn, learning_rate)
+        if kind in (ACTOR, WHOLE):
+            grad, loss, _ = gradient(self.actor_loss, s.actor, new.critic, batch.obs)
+            step = s.actor_updates + 1
+            actor = adam(s.actor, s.actor_mean, s.actor_square, grad, step, learning_rate)
             new = new._replace(
                 actor=actor.parameters,
                 target_actor=polyak(s.target_actor, actor.parameters, self.tau),
-                target_critic=polyak(s.target_critic, critic.parameters, self.tau),
                 actor_mean=actor.mean,
                 actor_square=actor.square,
-                actor_updates=turn,
+                actor_updates=step,
             )
-            checks += [actor_loss, actor_grad.square().sum()]
+            metrics |= {"actor_loss": loss}
+            checks |= {"actor_loss": loss, "actor gradient": grad.square().sum()}
 
         return Outcome(
             state=new,
-            metrics=torch.stack([critic_loss, actor_loss, q.mean()]),
-            checks=torch.stack(checks),
-            td_errors=None if batch.weight is None else (q - td_target).abs().mean(0),
+            metrics=stacked(metrics, self.metric_names, math.nan),
+            checks=stacked(checks, self.check_names, 0.0),
+            td_errors=td_errors,
         )
 
     # -- state -----------------------------------------------------------------------------------------------------

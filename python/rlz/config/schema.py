@@ -325,6 +325,32 @@ class RunConfig(BaseModel):
         metavar="DEVICE",
         expects="auto, cpu, cuda or cuda:N (torch's names)",
     )
+    devices: Annotated[tuple[str, str] | None, BeforeValidator(values.devices)] = option(
+        None,
+        panel=Panel.PLACEMENT,
+        help="Critics on the first device, the actor on the second, updated side by side; instead of --device.",
+        metavar="CRITIC,ACTOR",
+        expects="two devices separated by a comma, such as cuda:0,cuda:1 or cpu,cpu",
+        shown="both on --device",
+    )
+    exchange_every: Integer = option(
+        1,
+        panel=Panel.PLACEMENT,
+        help="With --devices: updates from one exchange of parameters to the next.",
+        metavar="UPDATES",
+        ge=1,
+        le=100_000,
+    )
+    max_staleness: Integer | None = option(
+        None,
+        panel=Panel.PLACEMENT,
+        help="With --devices: most updates by which the actor that the critics see may be behind. With 0 the devices "
+        "take turns, and learning is exactly as on one.",
+        metavar="UPDATES",
+        shown="the least with which neither waits: 2 x exchange-every - 1",
+        ge=0,
+        le=1_000_000,
+    )
     threads: Annotated[int | str, BeforeValidator(values.threads)] = option(
         "auto",
         panel=Panel.PLACEMENT,
@@ -424,6 +450,17 @@ class RunConfig(BaseModel):
                 f"--ratio-slack {self.ratio_slack:g} is less than --replay-ratio {self.replay_ratio}: one env step "
                 f"alone would leave the slack. Use {self.replay_ratio} or more."
             )
+        if self.devices is not None and self.device != "auto":
+            raise ValueError(
+                f"--device {self.device} and --devices {','.join(self.devices)}: give one of them. --devices places "
+                "critics and actor apart."
+            )
+        if self.max_staleness is not None and self.max_staleness < self.exchange_every - 1:
+            raise ValueError(
+                f"--max-staleness {self.max_staleness} is less than --exchange-every {self.exchange_every} allows: "
+                f"just before an exchange the actor is {self.exchange_every - 1} updates behind. Use "
+                f"{self.exchange_every - 1} or more."
+            )
         pending = self.num_envs * (self.n_step_return - 1)
         if pending and self.learning_starts <= pending:
             raise ValueError(
@@ -450,6 +487,14 @@ class RunConfig(BaseModel):
             return self.ratio_slack
         ratio = 1.0 if isinstance(self.replay_ratio, str) else self.replay_ratio
         return float(max(self.num_envs, 1, ratio))
+
+    def learner_devices(self) -> tuple[str, ...]:
+        """The devices of the learner: one, or those of critics and actor."""
+        return self.devices or (self.device,)
+
+    def staleness(self) -> int:
+        """Most updates by which the actor that the critics see may be behind, with two devices."""
+        return 2 * self.exchange_every - 1 if self.max_staleness is None else self.max_staleness
 
     def learning_rate_at(self, env_steps: int) -> float:
         """Learning rate after so many env steps: constant, or linear from its start value to 0 at `total_timesteps`."""

@@ -88,6 +88,17 @@ def device(value: Any) -> str:
     return value
 
 
+def devices(value: Any) -> tuple[str, str] | None:
+    """Accept "cuda:0,cuda:1" beside a list of two devices; None is one device."""
+    if value is None:
+        return None
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    first, second = (device(part.strip() if isinstance(part, str) else part) for part in parts)
+    if "auto" in (first, second):
+        raise ValueError("no such form")
+    return first, second
+
+
 def widths(value: Any) -> Any:
     """Accept "256,256", "256" and "" (no hidden layer) beside lists."""
     if isinstance(value, str):

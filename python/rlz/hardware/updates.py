@@ -21,7 +21,7 @@ def main(env: str, threads: list[int], seconds: float) -> None:
     from rlz import envs
     from rlz.algorithms.sac import Sac
     from rlz.config import resolve
-    from rlz.workers.execution.compiled import Compilation, Job, layouts
+    from rlz.workers.execution.compiled import Compilation, Job, kinds_of, layouts
     from rlz.workers.execution.executors import EagerExecutor
 
     config = resolve("sac", env, {"batch_size": BATCH_SIZE, "hidden": [256, 256]}, None)
@@ -44,7 +44,8 @@ def main(env: str, threads: list[int], seconds: float) -> None:
             if executor == "eager":
                 executors[device, executor] = EagerExecutor(algorithm)
             else:
-                compilation = Compilation(Job(algorithm, layouts(draw(device).tensors()), device))
+                job = Job(algorithm, layouts(draw(device).tensors()), device, kinds_of(algorithm.cycle))
+                compilation = Compilation(job)
                 compilation.start()
                 compilation.finished(wait=True)
                 if compilation.error is not None:

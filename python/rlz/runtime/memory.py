@@ -207,7 +207,7 @@ def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
     obs, action = env_spec.obs_dim, env_spec.action_dim
     # Each weight has a gradient and two moments of Adam, a critic's also a target.
     numbers = 4 * weights(obs, 2 * action) + 5 * config.n_critics * weights(obs + action, 1)
-    if not config.device.startswith("cuda"):
+    if any(not device.startswith("cuda") for device in config.learner_devices()):
         # Every hidden value of actor and critics is kept for the way back.
         numbers += config.batch_size * sum(config.hidden) * (1 + config.n_critics)
     # Of each row its weight in the sum tree, an eighth more for the inner nodes, and its ticket.

@@ -68,7 +68,8 @@ def resume(
             notes: list[str] = []
             env_spec = envs.inspect_env(config, on_note=notes.append)
             _check_spaces(checkpoint, env_spec)
-            check_device(config.device)
+            for device in config.learner_devices():
+                check_device(device)
             check_memory(config, env_spec)
             remove_temporary(run_dir.checkpoints)
             _put_aside(newest)

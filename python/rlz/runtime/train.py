@@ -49,7 +49,8 @@ def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str
     from rlz import envs
     from rlz.hardware.device import check_device
 
-    check_device(config.device)
+    for device in config.learner_devices():
+        check_device(device)
     notes: list[str] = []
     env_spec = envs.inspect_env(config, on_note=notes.append)
     check_memory(config, env_spec)

@@ -34,6 +34,7 @@ LEARNER_VALUES: Mapping[str, Stat] = {
     "train/ent_coef_loss": Stat.ENT_COEF_LOSS,
     "train/entropy": Stat.ENTROPY,
     "train/q_value": Stat.Q_VALUE,
+    "train/actor_staleness": Stat.ACTOR_STALENESS,
     "train/learning_rate": Stat.LEARNING_RATE,
     "train/threads": Stat.THREADS,
     "train/compiled": Stat.COMPILED,

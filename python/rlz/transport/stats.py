@@ -68,6 +68,8 @@ class Stat(IntEnum):
     """Gauge: mean of -log_prob of the newest batch's actions (nats)."""
     Q_VALUE = auto()
     """Gauge: mean Q of the newest batch."""
+    ACTOR_STALENESS = auto()
+    """Gauge: mean updates by which the actor that the critics saw was behind (two devices)."""
     LEARNING_RATE = auto()
     """Gauge: learning rate in use."""
     PRIORITY_BETA = auto()

@@ -26,9 +26,10 @@ from rlz.runtime.salvage import with_salvaged_rows
 from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
 from rlz.workers.execution.batches import Batches, Decoder
-from rlz.workers.execution.compiled import layouts
+from rlz.workers.execution.compiled import Layout, layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.saving import Background
+from rlz.workers.execution.two_devices import Exchange, TwoDevices
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -66,7 +67,7 @@ class Learner:
             # Adam's second moments decay into denormals, which are a hundred times slower. Not in serial mode, whose
             # process runs environments too: the setting changes their arithmetic.
             torch.set_flush_denormal(True)
-        self._device = find_device(config.device)
+        self._device = find_device(config.learner_devices()[0])
         self._stats = StatsRow(streams.stats, spec.slot)
         self._wait = OpenWait(self._stats)  # over several slices, with chores between them
         self._algorithm = algorithm_class(config.algo).from_config(config, env_spec)
@@ -89,15 +90,7 @@ class Learner:
         )
         blank = torch.zeros(config.batch_size, stride, dtype=torch.uint8, device=self._device)
         weight = torch.zeros(config.batch_size, device=self._device) if config.prioritized else None
-        self._engine = Engine(
-            self._algorithm,
-            self._state,
-            layout=layouts(decoder(blank, weight).tensors()),
-            device=self._device,
-            seed=self._seed(Role.LEARNER),
-            plan=EnginePlan(compile=config.compile, threads=config.threads, fixed=serial),
-            log=notice,
-        )
+        self._engine = self._make_engine(layouts(decoder(blank, weight).tensors()))
         if saved is not None:
             self._batches.restore_sampler(bytes.fromhex(saved.rng["replay"]))
             self._restore_priorities(saved)
@@ -108,6 +101,7 @@ class Learner:
         self._saved = False
         self._metrics = torch.zeros(len(self._algorithm.metric_names), device=self._device)
         self._measured = torch.zeros_like(self._metrics)
+        self._staleness = 0
         self._pending = 0
         self._granted = 0
         self._beta = config.priority_beta
@@ -156,7 +150,7 @@ class Learner:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Networks, optimisers and counters by name: views, valid until the next update."""
-        return self._algorithm.state_dict(self._state)
+        return self._algorithm.state_dict(self._engine.settle())
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Load what `state_dict` gave. Raises CheckpointError naming what does not fit."""
@@ -199,6 +193,7 @@ class Learner:
             raise self._dump(error, batch) from None
         if td_errors is not None:
             self._stale += self._batches.update_priorities(td_errors)
+        self._staleness += self._engine.staleness
         self._metrics += metrics.nan_to_num(0.0)
         self._measured += ~metrics.isnan()
         self._pending += 1
@@ -257,7 +252,7 @@ class Learner:
         self._stats.add(Stat.PUBLISH_S, time.perf_counter() - begin)
 
     def _actor_bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return self._algorithm.actor_parameters(self._state).cpu().numpy().view(np.uint8)
+        return self._engine.actor_parameters().cpu().numpy().view(np.uint8)
 
     def _flush(self, now: float) -> None:
         stats = self._stats
@@ -267,6 +262,8 @@ class Learner:
                 if not math.isnan(value):  # measured since the last time
                     stats.set(Stat[name.upper()], value)
             stats.add(Stat.UPDATES, float(self._pending))
+            stats.set(Stat.ACTOR_STALENESS, self._staleness / self._pending)
+            self._staleness = 0
             self._metrics.zero_()
             self._measured.zero_()
             self._pending = 0
@@ -311,6 +308,24 @@ class Learner:
         except OSError as problem:
             where = f"the batch could not be written to {path}: {problem.strerror}"
         return NonFiniteError(f"update {self._updates + 1}: {error}; {where}")
+
+    def _make_engine(self, layout: tuple[Layout, ...]) -> Engine | TwoDevices:
+        config = self._config
+        plan = EnginePlan(compile=config.compile, threads=config.threads, fixed=config.mode == "serial")
+        seed = self._seed(Role.LEARNER)
+        if config.devices is None:
+            return Engine(
+                *(self._algorithm, self._state), layout=layout, device=self._device, seed=seed, plan=plan, log=notice
+            )
+        return TwoDevices(
+            *(self._algorithm, self._state),
+            layout=layout,
+            devices=(self._device, find_device(config.devices[1])),
+            seed=seed,
+            plan=plan,
+            log=notice,
+            exchange=Exchange(config.exchange_every, config.staleness()),
+        )
 
     def _make_sampler(self) -> ReplaySampler | PrioritizedSampler:
         config, replay = self._config, self._streams.replay

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,10 @@ CACHE_ENTRIES = 64
 """Libraries kept in the cache folder (2 MB each)."""
 
 LOW_PRIORITY = 5
-"""Nice value of a helper that nobody waits for: behind the learner and the samplers, yet with a third of a core where all
-are busy. With 19 it got 1 % there, and a run on a saturated machine stayed eager, at half the speed, for minutes."""
+"""Nice value of a helper that nobody waits for: behind the learner and the samplers, yet with a third of a core where
+all are busy. With 19 it got 1 % there, and a run on a saturated machine stayed eager, at half speed, for minutes."""
+
+_LOADING = threading.Lock()
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, stride and dtype of a tensor."""
@@ -43,6 +46,11 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 def layouts(tensors: Sequence[Tensor]) -> tuple[Layout, ...]:
     """Layout of each tensor."""
     return tuple((tuple(t.shape), tuple(t.stride()), t.dtype) for t in tensors)
+
+
+def kinds_of(cycle: Sequence[str | None]) -> tuple[str, ...]:
+    """Every kind of update in a cycle, once."""
+    return tuple(dict.fromkeys(kind for kind in cycle if kind is not None))
 
 
 @dataclass(frozen=True)
@@ -54,22 +62,19 @@ class Job:
     algorithm : its update.
     batch : layouts of the fields of a batch; the compiled code is for these alone.
     device : torch device.
+    kinds : of update.
     """
 
     algorithm: OffPolicy
     batch: tuple[Layout, ...]
     device: str
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Every kind of update once."""
-        return tuple(dict.fromkeys(self.algorithm.cycle))
+    kinds: tuple[str, ...]
 
     def key(self) -> str:
         """Name in the cache: a digest of everything that the machine code depends on."""
         digest = hashlib.sha256()
         kind = torch.device(self.device).type
-        facts = [torch.__version__, kind, repr(self.algorithm), repr(self.batch), _processor()]
+        facts = [torch.__version__, kind, repr(self.algorithm), repr(self.batch), repr(self.kinds), _processor()]
         if kind == "cuda":
             facts.append(torch.cuda.get_device_name(self.device))
         for fact in facts:
@@ -120,8 +125,8 @@ class CompiledExecutor:
     def __init__(self, library: Path, batch: tuple[Layout, ...], device: str, kinds: Iterable[str]) -> None:
         index = torch.device(device).index
         # The loader unpacks the library beside $TMPDIR and keeps the files until it is destroyed, which a killed
-        # process never does. Once loaded they are not needed.
-        with tempfile.TemporaryDirectory(prefix="rlz-", ignore_cleanup_errors=True) as scratch:
+        # process never does. Once loaded they are not needed. The variable is the whole process's.
+        with _LOADING, tempfile.TemporaryDirectory(prefix="rlz-", ignore_cleanup_errors=True) as scratch:
             before = os.environ.get("TMPDIR")
             os.environ["TMPDIR"] = scratch
             try:

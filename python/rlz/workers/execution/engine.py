@@ -7,8 +7,9 @@ there is one thread, so that the same seed gives the same bits.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import NonFiniteError
-from rlz.workers.execution.compiled import Compilation, Job, Layout
+from rlz.workers.execution.compiled import Compilation, Job, Layout, kinds_of
 from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
 from rlz.workers.execution.threads import ThreadTuner, candidates, cores
 
@@ -55,6 +56,8 @@ class Engine:
         Of the noise in the updates.
     log
         Takes one line for people.
+    cycle
+        Kinds of the updates in their order, the algorithm's own unless it is a side of two. None: no update.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Engine:
         seed: int,
         plan: EnginePlan,
         log: Callable[[str], None],
+        cycle: Sequence[str | None] | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._state = state
@@ -85,8 +89,10 @@ class Engine:
             preferred=None if isinstance(plan.threads, str) else plan.threads,
         )
         torch.set_num_threads(1)
+        self._cycle = algorithm.cycle if cycle is None else tuple(cycle)
         self._done = int(state.updates)
-        self._compilation = Compilation(Job(algorithm, layout, str(device))) if plan.compile else None
+        job = Job(algorithm, layout, str(device), kinds_of(self._cycle))
+        self._compilation = Compilation(job) if plan.compile else None
         self._poll_at = 0.0
 
     @property
@@ -98,6 +104,11 @@ class Engine:
     def threads(self) -> int:
         """CPU threads in use."""
         return self._tuner.threads
+
+    @property
+    def staleness(self) -> int:
+        """Updates by which the actor that the newest update of the critics saw was behind: none on one device."""
+        return 0
 
     @property
     def noise_state(self) -> bytes:
@@ -116,6 +127,8 @@ class Engine:
     def update(self, batch: Batch, learning_rate: float) -> Updated:
         """One update; metrics and TD errors are on the device.
 
+        One that the cycle leaves out uses its noise up all the same, and measures nothing.
+
         Raises
         ------
         NonFiniteError
@@ -125,8 +138,11 @@ class Engine:
         self._learning_rate.fill_(learning_rate)
         if self._compilation is not None:
             self._look_at_compilation(batch)
+        kind = self._cycle[self._done % len(self._cycle)]
+        if kind is None:
+            self._done += 1
+            return Updated(torch.full((len(self._algorithm.metric_names),), math.nan, device=self._noise.device), None)
         begin = time.perf_counter()
-        kind = self._algorithm.cycle[self._done % len(self._algorithm.cycle)]
         updated = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate, kind)
         self._done += 1
         failed = int(self._failed)
@@ -135,6 +151,14 @@ class Engine:
             name = self._algorithm.check_names[failed - 1]
             raise NonFiniteError(f"{name} is not finite; the parameters were kept as they were before this update")
         return updated
+
+    def settle(self) -> Any:
+        """The whole state after every update so far; its tensors are valid until the next one."""
+        return self._state
+
+    def actor_parameters(self) -> Tensor:
+        """Newest flat actor; valid until the next update."""
+        return self._algorithm.actor_parameters(self._state)
 
     def failure(self, batch: Batch) -> dict[str, Tensor]:
         """Everything that the last update was made from, by name."""
