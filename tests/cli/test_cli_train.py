@@ -56,7 +56,8 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "mode": "serial",
         "samplers": 2,
         "num_envs": 4,
-        "device": "cuda:1",
+        "exchange_every": 4,
+        "max_staleness": 7,
         "threads": 2,
         "publish_every": 4,
         "eval_every": 0,
@@ -68,6 +69,9 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "wandb_project_name": "p",
         **OWN[algo],
     }
+    # One of them alone can be given.
+    place = {"device": "cuda:1"} if algo == "sac" else {"devices": "cuda:0,cuda:1"}
+    given |= place
     line = [part for name, value in given.items() for part in (flag(name), str(value))]
     line += [
         "--hidden",
@@ -90,7 +94,7 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
     assert trained == [expected]
     default = RunConfig(env="A")
     untouched = {name for name in expected.model_dump() if getattr(expected, name) == getattr(default, name)}
-    assert untouched <= {"algo"}
+    assert untouched <= {"algo", "device", "devices"} - set(place)
 
 
 def test_short_form_and_flags(trained: list[RunConfig]) -> None:

@@ -139,7 +139,7 @@ def test_an_actor_that_breaks_ends_the_run() -> None:
     two.update(make_batch(), 1e-3)
     two.settle()
     two._actor_state.actor.fill_(float("nan"))
-    with pytest.raises(NonFiniteError, match=r"(actor_loss|actor gradient|critic_loss).* not finite"):
-        for _ in range(3):
-            two.update(make_batch(), 1e-3)
+    two.update(make_batch(), 1e-3)
+    with pytest.raises(NonFiniteError, match="actor_loss is not finite"):
+        two.settle()
     two.close()
