@@ -159,6 +159,8 @@ def test_values_that_are_refused(name: str, values: list[object]) -> None:
         ({"samplers": 3, "num_envs": 2}, ("--num-envs 2", "--samplers 3")),
         ({"buffer_size": 2, "num_envs": 3}, ("--buffer-size 2", "--num-envs 3")),
         ({"ratio_slack": 2, "replay_ratio": 4}, ("--ratio-slack 2", "--replay-ratio 4")),
+        ({"exchange_every": 4, "max_staleness": 2}, ("--max-staleness 2", "--exchange-every 4", "Use 3")),
+        ({"device": "cpu", "devices": "cpu,cpu"}, ("--device cpu", "--devices cpu,cpu")),
         ({"mode": "serial", "replay_ratio": "free"}, ("--replay-ratio free", "--mode async")),
     ],
 )

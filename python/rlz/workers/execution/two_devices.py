@@ -90,6 +90,7 @@ class TwoDevices:
         self._actor_state = type(state)(*(tensor.to(devices[1], copy=True) for tensor in state))
         # Observations are all that the actor's half reads of a batch.
         self._blank = Batch(*(torch.zeros(shape, dtype=dtype, device=devices[1]) for shape, _, dtype in layout))
+        self._fixed = plan.fixed
         # Two engines that measure threads would measure each other.
         plan = replace(plan, threads=1)
 
@@ -179,7 +180,9 @@ class TwoDevices:
         return self._state._replace(**{name: getattr(self._actor_state, name) for name in self._sides[1].fields})
 
     def actor_parameters(self) -> Tensor:
-        """Newest flat actor; a copy."""
+        """Newest flat actor, a copy; in a fixed plan the one after all updates so far, which may take a wait."""
+        if self._fixed:
+            self._wait_for_actor(self._done)
         with self._moved:
             return self._newest
 
