@@ -129,6 +129,15 @@ class ReplayWriter:
         Raises TypeError/ValueError naming field, expected and got; LeaseLostError when fenced.
         """
     def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int, flags: int = 0) -> None: ...
+    def append_batch(
+        self, lanes: Sequence[int], columns: Sequence[NDArray[Any]], *, version: int, flags: Sequence[int] | None = None
+    ) -> None:
+        """Append one row to each of `lanes`, in order: for a vector of environments in one call.
+
+        `columns` holds one array [len(lanes), *shape] of the exact dtype per field, in field order; `flags` one number
+        per row.
+        Raises as `append`; nothing is appended unless all columns fit.
+        """
     @property
     def pending(self) -> int:
         """Steps whose rows are not written yet (open n-step windows), over all lanes; a kill loses them."""
@@ -205,9 +214,15 @@ class PrioritizedSampler:
         """State of the random stream, for a checkpoint; settable."""
     @state.setter
     def state(self, value: bytes) -> None: ...
-    def weights(self, lane: int) -> tuple[int, NDArray[np.float64]]:
-        """First ticket, and priority^alpha of the lane's rows from there on, as of the last draw or update."""
-    def restore_weights(self, lane: int, first: int, weights: NDArray[np.float64], largest: float) -> int:
+    def weights(self, lane: int) -> tuple[int, int, NDArray[np.float64]]:
+        """First ticket, its position, and priority^alpha of the lane's rows from there on.
+
+        As of the last draw or update. Positions go round, modulo the lane's capacity. Draws depend on them: give them
+        back for the same draws.
+        """
+    def restore_weights(
+        self, lane: int, first: int, position: int, weights: NDArray[np.float64], largest: float
+    ) -> int:
         """Take back saved weights of rows `first`, `first` + 1, ...; returns how many of them are in the window."""
     def close(self) -> None: ...
 

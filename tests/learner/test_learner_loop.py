@@ -108,7 +108,7 @@ def test_priorities_follow_the_td_errors(tmp_path: Path, mode: str) -> None:
         assert run.streams.stats.read()[0][Stat.PRIORITIES_STALE] == sampler.stale == 0
         saved = newest_checkpoint(folder).priorities
         assert saved is not None
-        first, weights = sampler.weights(0)
+        first, _, weights = sampler.weights(0)
         np.testing.assert_array_equal(saved["weights"], weights)
         assert (first, len(weights)) == (11, 30)
         assert len(set(weights.tolist())) > 20, "nearly every row has been drawn"

@@ -72,9 +72,9 @@ def test_weights_of_a_lane_go_to_another_sampler() -> None:
     values, ids, _ = draw(a, replay, 50)
     a.update_priorities(ids, values.astype(np.float32))
     for lane in range(2):
-        first, weights = a.weights(lane)
-        assert (first, weights.dtype, len(weights)) == (1, np.float64, 15)
-        assert b.restore_weights(lane, first, weights, a.largest) == 15
+        first, position, weights = a.weights(lane)
+        assert (first, position, weights.dtype, len(weights)) == (1, 0, np.float64, 15)
+        assert b.restore_weights(lane, first, position, weights, a.largest) == 15
     b.state = a.state
     for ours, theirs in zip(draw(a, replay, 64), draw(b, replay, 64), strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -89,6 +89,32 @@ def test_packed_rows() -> None:
         writer.append_packed(1, packed[:3], version=1)
 
 
+def test_a_batch_is_as_many_single_rows() -> None:
+    one, many = make(), make()
+    writers = [replay.writer([0, 1], worker=1) for replay in (one, many)]
+    values, lanes, flags = [3, 4, 5], [1, 0, 1], [FLAG_TRUNCATED, 0, 0]
+    for value, lane, flag in zip(values, lanes, flags, strict=True):
+        writers[0].append(lane, row(value), version=9, flags=flag)
+    columns = [np.stack([np.asarray(row(value)[index], dtype) for value in values]) for index, dtype in enumerate(
+        (np.float32, np.uint8, np.float32, np.int32, np.bool_)
+    )]  # fmt: skip
+    writers[1].append_batch(lanes, columns, version=9, flags=flags)
+    for lane in range(2):
+        for ours, theirs in zip(read(many, lane), read(one, lane), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(
+        ValueError, match=r'"image": .* uint8 array of shape \(3, 2, 2\), got a uint8 array of shape \(2,'
+    ):
+        writers[1].append_batch(lanes, [columns[0], columns[1][:2], *columns[2:]], version=9)
+    with pytest.raises(ValueError, match=r'"obs": expected a C-contiguous float32 array .* got a float64 array'):
+        writers[1].append_batch(lanes, [columns[0].astype(np.float64), *columns[1:]], version=9)
+    with pytest.raises(ValueError, match="flags: expected one for each of 3 lanes"):
+        writers[1].append_batch(lanes, columns, version=9, flags=[0])
+    with pytest.raises(ValueError, match="given 2 values, expected 5"):
+        writers[1].append_batch(lanes, columns[:2], version=9)
+    assert many.committed() == [1, 2], "nothing is appended unless all fits"
+
+
 def test_numbers_of_numpy_and_python() -> None:
     kinds = ["f16", "f32", "f64", "bf16", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]
     replay = make(fields=[(kind, kind, ()) for kind in kinds])

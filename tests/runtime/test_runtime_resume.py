@@ -98,6 +98,28 @@ def test_open_windows_and_priorities_go_on(tmp_path: Path) -> None:
     assert len(set(weights["weights"].tolist()) & set(whole.priorities["weights"].tolist())) > 20
 
 
+def test_prioritized_draws_go_on_when_the_buffer_has_gone_round(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "modules": MODULES, "env": "Pendulum-v1", "env_kwargs": {}, "num_envs": 2, "buffer_size": 70,
+        "prioritized": True, "priority_beta": 1.0,
+    }  # fmt: skip
+    whole = newest_checkpoint(run(tmp_path, "whole", 400, **values))
+    parts = run(tmp_path, "parts", 200, **values)
+    first = newest_checkpoint(parts)
+    assert first.replay is not None
+    assert first.priorities is not None
+    assert min(first.replay.committed) > 70, "the rows have gone round, and lie elsewhere in the new buffer"
+    assert resume(parts, {"total_timesteps": 400}, quiet=True) == 0
+    resumed = newest_checkpoint(parts)
+    assert whole.priorities is not None
+    assert resumed.priorities is not None
+    for name in ("positions", "counts", "weights", "largest"):
+        assert whole.priorities[name].tobytes() == resumed.priorities[name].tobytes(), name
+    for name, tensor in whole.learner.items():
+        assert tensor.tobytes() == resumed.learner[name].tobytes(), name
+    assert resumed.rng == whole.rng
+
+
 def test_counters_and_files_go_on(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 200, eval_every=100, eval_episodes=1)
     before = (path / "metrics.jsonl").read_text()

@@ -14,7 +14,7 @@ from rlz.errors import CheckpointError
 from rlz.runtime.replay_files import SavedReplay, open_rows
 
 if TYPE_CHECKING:
-    from rlz._native import PrioritizedSampler
+    from rlz._native import PrioritizedSampler, Replay
     from rlz.runtime.checkpoint import Checkpoint
 
 Weights = NDArray[np.float64]
@@ -27,11 +27,13 @@ class Priorities:
     Attributes
     ----------
     first : ticket of the first weight of each lane.
+    positions : place of that row among its lane's leaves; draws depend on it.
     weights : of each lane, one per row.
     largest : largest priority so far (before the exponent), which new rows get.
     """
 
     first: list[int]
+    positions: list[int]
     weights: list[Weights]
     largest: float
 
@@ -39,12 +41,18 @@ class Priorities:
     def of(sampler: "PrioritizedSampler", lanes: int) -> "Priorities":
         """Take them from a sampler, as of its newest draw or update."""
         found = [sampler.weights(lane) for lane in range(lanes)]
-        return Priorities([first for first, _ in found], [weights for _, weights in found], sampler.largest)
+        return Priorities(
+            [first for first, _, _ in found],
+            [position for _, position, _ in found],
+            [weights for _, _, weights in found],
+            sampler.largest,
+        )
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Arrays to be saved."""
         return {
             "first": np.array(self.first, np.uint64),
+            "positions": np.array(self.positions, np.uint64),
             "counts": np.array([len(weights) for weights in self.weights], np.uint64),
             "weights": np.concatenate([np.zeros(0), *self.weights]),
             "largest": np.array([self.largest]),
@@ -56,10 +64,12 @@ class Priorities:
         try:
             counts = tensors["counts"].astype(np.int64)
             weights = np.asarray(tensors["weights"], np.float64)
-            if tensors["first"].shape != counts.shape or counts.sum() != len(weights) or (counts < 0).any():
+            shapes = {tensors[name].shape for name in ("first", "positions", "counts")}
+            if shapes != {(len(counts),)} or counts.sum() != len(weights) or (counts < 0).any():
                 raise ValueError(f"{len(weights)} weights for lanes of {counts.tolist()}")
             return Priorities(
                 [int(first) for first in tensors["first"]],
+                [int(position) for position in tensors["positions"]],
                 np.split(weights, np.cumsum(counts)[:-1]),
                 float(tensors["largest"][0]),
             )
@@ -77,15 +87,15 @@ class Priorities:
 
 
 def restore_priorities(
-    sampler: "PrioritizedSampler", checkpoint: "Checkpoint", *, lanes: int, alpha: float
+    sampler: "PrioritizedSampler", checkpoint: "Checkpoint", replay: "Replay", *, alpha: float
 ) -> int | None:
     """Give the rows that `Checkpoint.restore_replay` put back their priorities; returns how many are in the window.
 
     Parameters
     ----------
-    sampler : of the buffer of the resumed run, before its first draw.
+    sampler : of `replay`, before its first draw.
     checkpoint : the one that the rows came from.
-    lanes : of the resumed run; may be another number than before.
+    replay : buffer of the resumed run; its number of lanes may be another than before.
     alpha : exponent of the run, the same as before.
 
     Returns
@@ -100,8 +110,19 @@ def restore_priorities(
     if checkpoint.priorities is None or checkpoint.replay is None:
         return None
     saved = Priorities.from_tensors(checkpoint.priorities)
-    by_lane = _in_restored_order(saved, checkpoint.replay, checkpoint, lanes, new=saved.largest**alpha)
-    return sum(sampler.restore_weights(lane, 1, weights, saved.largest) for lane, weights in enumerate(by_lane))
+    by_lane = _in_restored_order(saved, checkpoint.replay, checkpoint, replay.lanes, new=saved.largest**alpha)
+    # The row that is the first one now, at the place that it had.
+    places = [0] * replay.lanes
+    if len(saved.weights) == replay.lanes:
+        oldest = [
+            files[0].first if files else first
+            for files, first in zip(checkpoint.replay.lanes, saved.first, strict=True)
+        ]
+        moved = zip(saved.positions, saved.first, oldest, strict=True)
+        places = [(position - (first - old)) % replay.lane_capacity for position, first, old in moved]
+    return sum(
+        sampler.restore_weights(lane, 1, places[lane], weights, saved.largest) for lane, weights in enumerate(by_lane)
+    )
 
 
 def _in_restored_order(

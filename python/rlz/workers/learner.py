@@ -344,8 +344,8 @@ class Learner:
             # The controller saved the rows when a learner had died; their priorities died with it.
             notice("not restored: the priorities of the rows. All count as new")
             return
-        lanes, alpha = self._streams.replay.lanes, self._config.priority_alpha
-        if restore_priorities(self._rows, saved, lanes=lanes, alpha=alpha) is None:
+        alpha = self._config.priority_alpha
+        if restore_priorities(self._rows, saved, self._streams.replay, alpha=alpha) is None:
             notice("the checkpoint has no priorities: all rows count as new")
 
     def _seed(self, role: Role) -> int:

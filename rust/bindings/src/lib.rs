@@ -16,6 +16,7 @@ mod process;
 mod queue;
 mod replay;
 mod row;
+mod sampler;
 mod segment;
 mod stats;
 mod tail;

@@ -162,14 +162,7 @@ impl Policy {
 
     #[setter]
     fn set_state(&mut self, value: &[u8]) -> Result<()> {
-        *self.core.rng_mut() = rng_from(value)?;
+        *self.core.rng_mut() = Rng::from_bytes(value)?;
         Ok(())
     }
-}
-
-/// A random stream from the bytes of a checkpoint.
-pub(crate) fn rng_from(bytes: &[u8]) -> Result<Rng> {
-    Rng::from_bytes(bytes).ok_or_else(|| {
-        Failure::value(format!("state: given {} bytes, expected {} that are not all zero", bytes.len(), Rng::BYTES))
-    })
 }

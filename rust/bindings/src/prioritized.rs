@@ -1,6 +1,6 @@
 //! `rlz._native.PrioritizedSampler`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use numpy::{
     PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods,
@@ -10,36 +10,22 @@ use pyo3::types::PyBytes;
 use rlz_core::replay::{self as core, Priorities, PrioritizedBatch};
 
 use crate::array::words_mut;
-use crate::doorway::Handle;
 use crate::failure::{Failure, Result};
 use crate::parameters::contiguous;
 use crate::replay::check_stride;
+use crate::sampler::Shared;
 
-const STREAM: &str = "prioritized sampler";
-
-/// First ticket, and a weight per row from there on.
-type LaneWeights<'py> = (u64, Bound<'py, PyArray1<f64>>);
+/// First ticket, its position, and a weight per row from there on.
+type LaneWeights<'py> = (u64, usize, Bound<'py, PyArray1<f64>>);
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct PrioritizedSampler {
-    // Locked without the GIL only: the thread that gathers a batch holds it for long.
-    sampler: Handle<Mutex<core::PrioritizedSampler>>,
-    replay: Handle<core::Replay>,
+    shared: Shared<core::PrioritizedSampler>,
 }
 
 impl PrioritizedSampler {
     pub(crate) fn new(replay: Arc<core::Replay>, seed: [u64; 4], options: Priorities) -> Result<Self> {
-        let sampler = Arc::new(Mutex::new(replay.prioritized_sampler(seed, options)?));
-        Ok(Self { sampler: Handle::new(STREAM, sampler), replay: Handle::new(STREAM, replay) })
-    }
-
-    fn with<T: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut core::PrioritizedSampler) -> rlz_core::Result<T> + Send,
-    ) -> Result<T> {
-        let sampler = self.sampler.get()?;
-        Ok(py.detach(|| f(&mut sampler.lock().unwrap_or_else(PoisonError::into_inner)))?)
+        Ok(Self { shared: Shared::new("prioritized sampler", replay.prioritized_sampler(seed, options)?, replay) })
     }
 }
 
@@ -56,14 +42,14 @@ impl PrioritizedSampler {
         threads: usize,
     ) -> Result<()> {
         let mut meta = meta;
-        check_stride("rows", rows.shape(), &*self.replay.get()?)?;
+        check_stride("rows", rows.shape(), &*self.shared.replay()?)?;
         let size = rows.shape()[0];
         check_ids(ids.shape(), size)?;
         let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
         let ids = contiguous("ids", ids.as_slice_mut())?;
         let weights = contiguous("weights", weights.as_slice_mut())?;
         let meta = meta.as_mut().map(|meta| contiguous("meta", meta.as_slice_mut())).transpose()?;
-        self.with(py, |sampler| sampler.sample(PrioritizedBatch { rows, meta, ids, weights }, threads))
+        self.shared.with(py, |sampler| sampler.sample(PrioritizedBatch { rows, meta, ids, weights }, threads))
     }
 
     fn update_priorities(
@@ -75,52 +61,52 @@ impl PrioritizedSampler {
         let errors = contiguous("errors", errors.as_slice())?;
         check_ids(ids.shape(), errors.len())?;
         let ids = contiguous("ids", ids.as_slice())?;
-        self.with(py, |sampler| sampler.update_priorities(ids, errors))
+        self.shared.with(py, |sampler| sampler.update_priorities(ids, errors))
     }
 
     #[getter]
     fn beta(&self, py: Python<'_>) -> Result<f64> {
-        self.with(py, |sampler| Ok(sampler.options().beta))
+        self.shared.with(py, |sampler| Ok(sampler.options().beta))
     }
 
     #[setter]
     fn set_beta(&self, py: Python<'_>, value: f64) -> Result<()> {
-        self.with(py, |sampler| sampler.set_beta(value))
+        self.shared.with(py, |sampler| sampler.set_beta(value))
     }
 
     #[getter]
     fn largest(&self, py: Python<'_>) -> Result<f64> {
-        self.with(py, |sampler| Ok(sampler.largest()))
+        self.shared.with(py, |sampler| Ok(sampler.largest()))
     }
 
     #[getter]
     fn stale(&self, py: Python<'_>) -> Result<u64> {
-        self.with(py, |sampler| Ok(sampler.stale()))
+        self.shared.with(py, |sampler| Ok(sampler.stale()))
     }
 
     #[getter]
     fn available(&self, py: Python<'_>) -> Result<u64> {
-        self.with(py, core::PrioritizedSampler::available)
+        self.shared.with(py, core::PrioritizedSampler::available)
     }
 
     #[getter]
     fn redraws(&self, py: Python<'_>) -> Result<u64> {
-        self.with(py, |sampler| Ok(sampler.redraws()))
+        self.shared.with(py, |sampler| Ok(sampler.redraws()))
     }
 
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.with(py, |sampler| Ok(sampler.state()))?))
+        Ok(PyBytes::new(py, &self.shared.with(py, |sampler| Ok(sampler.state()))?))
     }
 
     #[setter]
     fn set_state(&self, py: Python<'_>, value: &[u8]) -> Result<()> {
-        self.with(py, |sampler| sampler.set_state(value))
+        self.shared.with(py, |sampler| sampler.set_state(value))
     }
 
     fn weights<'py>(&self, py: Python<'py>, lane: usize) -> Result<LaneWeights<'py>> {
-        let (first, weights) = self.with(py, |sampler| sampler.weights(lane))?;
-        Ok((first, PyArray1::from_vec(py, weights)))
+        let core::LaneWeights { first, position, weights } = self.shared.with(py, |sampler| sampler.weights(lane))?;
+        Ok((first, position, PyArray1::from_vec(py, weights)))
     }
 
     fn restore_weights(
@@ -128,16 +114,17 @@ impl PrioritizedSampler {
         py: Python<'_>,
         lane: usize,
         first: u64,
+        position: usize,
         weights: PyReadonlyArray1<'_, f64>,
         largest: f64,
     ) -> Result<usize> {
-        let weights = contiguous("weights", weights.as_slice())?;
-        self.with(py, |sampler| sampler.restore_weights(lane, first, weights, largest))
+        let weights = contiguous("weights", weights.as_slice())?.to_vec();
+        let saved = core::LaneWeights { first, position, weights };
+        self.shared.with(py, |sampler| sampler.restore_weights(lane, &saved, largest))
     }
 
     fn close(&self) -> Result<()> {
-        self.sampler.close()?;
-        self.replay.close()
+        self.shared.close()
     }
 }
 

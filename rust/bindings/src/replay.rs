@@ -2,12 +2,11 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use rlz_core::Error;
 use rlz_core::replay::{self as core, Batch};
 
 use crate::array::{shape_text, words, words_mut};
@@ -16,6 +15,7 @@ use crate::doorway::{Handle, seed as seed_words, wait, worker as worker_id};
 use crate::failure::{Failure, Result};
 use crate::parameters::contiguous;
 use crate::prioritized::PrioritizedSampler;
+use crate::sampler::Shared;
 use crate::tail::ReplayTail;
 use crate::writer::ReplayWriter;
 
@@ -112,8 +112,7 @@ impl Replay {
     #[pyo3(signature = (*, seed))]
     fn sampler(&self, seed: &Bound<'_, PyAny>) -> Result<ReplaySampler> {
         let replay = self.replay.get()?;
-        let sampler = Arc::new(Mutex::new(replay.sampler(seed_words(seed)?)));
-        Ok(ReplaySampler { sampler: Handle::new(STREAM, sampler), replay: Handle::new(STREAM, replay) })
+        Ok(ReplaySampler { shared: Shared::new("replay sampler", replay.sampler(seed_words(seed)?), replay) })
     }
 
     #[pyo3(signature = (*, seed, alpha=0.6, beta=0.4, epsilon=1e-6))]
@@ -197,20 +196,7 @@ enum Paths {
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct ReplaySampler {
-    // Locked without the GIL only: the thread that gathers a batch holds it for long.
-    sampler: Handle<Mutex<core::Sampler>>,
-    replay: Handle<core::Replay>,
-}
-
-impl ReplaySampler {
-    fn with<T: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut core::Sampler) -> std::result::Result<T, Error> + Send,
-    ) -> Result<T> {
-        let sampler = self.sampler.get()?;
-        Ok(py.detach(|| f(&mut sampler.lock().unwrap_or_else(PoisonError::into_inner)))?)
-    }
+    shared: Shared<core::Sampler>,
 }
 
 #[pymethods]
@@ -225,7 +211,7 @@ impl ReplaySampler {
         threads: usize,
     ) -> Result<()> {
         let (mut meta, mut ids) = (meta, ids);
-        check_stride("rows", rows.shape(), &*self.replay.get()?)?;
+        check_stride("rows", rows.shape(), &*self.shared.replay()?)?;
         let size = rows.shape()[0];
         if ids.as_ref().is_some_and(|ids| ids.shape() != [size, 3]) {
             return Err(Failure::value(format!("ids: expected shape ({size}, 3)")));
@@ -233,32 +219,31 @@ impl ReplaySampler {
         let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
         let meta = meta.as_mut().map(|meta| contiguous("meta", meta.as_slice_mut())).transpose()?;
         let ids = ids.as_mut().map(|ids| contiguous("ids", ids.as_slice_mut())).transpose()?;
-        self.with(py, |sampler| sampler.sample(Batch { rows, meta, ids }, threads))
+        self.shared.with(py, |sampler| sampler.sample(Batch { rows, meta, ids }, threads))
     }
 
     #[getter]
     fn available(&self, py: Python<'_>) -> Result<u64> {
-        self.with(py, core::Sampler::available)
+        self.shared.with(py, core::Sampler::available)
     }
 
     #[getter]
     fn redraws(&self, py: Python<'_>) -> Result<u64> {
-        self.with(py, |sampler| Ok(sampler.redraws()))
+        self.shared.with(py, |sampler| Ok(sampler.redraws()))
     }
 
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.with(py, |sampler| Ok(sampler.state()))?))
+        Ok(PyBytes::new(py, &self.shared.with(py, |sampler| Ok(sampler.state()))?))
     }
 
     #[setter]
     fn set_state(&self, py: Python<'_>, value: &[u8]) -> Result<()> {
-        self.with(py, |sampler| sampler.set_state(value))
+        self.shared.with(py, |sampler| sampler.set_state(value))
     }
 
     fn close(&self) -> Result<()> {
-        self.sampler.close()?;
-        self.replay.close()
+        self.shared.close()
     }
 }
 

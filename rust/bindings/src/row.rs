@@ -5,6 +5,7 @@ use numpy::PyUntypedArray;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use rlz_core::memory::words::bytes_of_mut;
 use rlz_core::schema::{Dtype, Field, PlacedField, Schema};
 
 use crate::array::{ArrayView, describe, numpy_name, shape_text};
@@ -14,14 +15,12 @@ use crate::failure::{Failure, Result};
 #[derive(Debug)]
 pub(crate) struct Row {
     fields: Vec<PlacedField>,
-    bytes: Vec<u8>,
     words: Vec<u64>,
 }
 
 impl Row {
     pub(crate) fn new(schema: &Schema) -> Self {
-        let fields = schema.fields().to_vec();
-        Self { fields, bytes: vec![0; schema.stride()], words: vec![0; schema.words()] }
+        Self { fields: schema.fields().to_vec(), words: vec![0; schema.words()] }
     }
 
     /// Pack one value per field, in field order.
@@ -41,22 +40,46 @@ impl Row {
             let got = describe(values);
             return Err(Failure::kind(format!("row: expected a tuple or list of ({}), got {got}", names.join(", "))));
         }
-        for (word, bytes) in self.words.iter_mut().zip(self.bytes.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
         Ok(&self.words)
     }
 
     /// Take a row that is packed already.
     pub(crate) fn copy(&mut self, packed: &[u8]) -> Result<&[u64]> {
-        if packed.len() != self.bytes.len() {
-            let expected = self.bytes.len();
+        let bytes = bytes_of_mut(&mut self.words);
+        if packed.len() != bytes.len() {
+            let expected = bytes.len();
             return Err(Failure::value(format!("row: given {} bytes, expected {expected} (stride)", packed.len())));
         }
-        for (word, bytes) in self.words.iter_mut().zip(packed.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
+        bytes.copy_from_slice(packed);
         Ok(&self.words)
+    }
+
+    /// Check one array [rows, *shape] per field, in field order.
+    pub(crate) fn columns<'a>(&self, arrays: &'a [Bound<'_, PyAny>], rows: usize) -> Result<Vec<ArrayView<'a>>> {
+        self.check_count(arrays.len())?;
+        let columns = self.fields.iter().zip(arrays).map(|(PlacedField { field, .. }, array)| {
+            ArrayView::new(array)
+                .filter(|view| same_kind(view.dtype(), field.dtype))
+                .filter(|view| view.shape().split_first() == Some((&rows, &field.shape[..])))
+                .ok_or_else(|| {
+                    let shape = shape_text(&[&[rows], &field.shape[..]].concat());
+                    let (name, kind, got) = (&field.name, numpy_name(field.dtype), describe(array));
+                    Failure::value(format!(
+                        "{name:?}: expected a C-contiguous {kind} array of shape {shape}, got {got}"
+                    ))
+                })
+        });
+        columns.collect()
+    }
+
+    /// Pack row number `row` of checked columns.
+    pub(crate) fn gather(&mut self, columns: &[ArrayView<'_>], row: usize) -> &[u64] {
+        let bytes = bytes_of_mut(&mut self.words);
+        for (placed, column) in self.fields.iter().zip(columns) {
+            let size = placed.field.bytes();
+            bytes[placed.offset..placed.offset + size].copy_from_slice(&column.bytes()[row * size..(row + 1) * size]);
+        }
+        &self.words
     }
 
     fn check_count(&self, given: usize) -> Result<()> {
@@ -74,7 +97,8 @@ impl Row {
     #[inline]
     fn put(&mut self, index: usize, value: &Bound<'_, PyAny>) -> Result<()> {
         let placed = &self.fields[index];
-        put_value(&mut self.bytes[placed.offset..placed.offset + placed.field.bytes()], index, placed, value)
+        let bytes = bytes_of_mut(&mut self.words);
+        put_value(&mut bytes[placed.offset..placed.offset + placed.field.bytes()], index, placed, value)
     }
 }
 

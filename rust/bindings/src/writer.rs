@@ -71,6 +71,28 @@ impl ReplayWriter {
         self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.copy(row)?, version, flags)?))
     }
 
+    #[pyo3(signature = (lanes, columns, *, version, flags=None))]
+    #[allow(clippy::needless_pass_by_value)] // as Python gives them
+    fn append_batch(
+        &self,
+        lanes: Vec<usize>,
+        columns: Vec<Bound<'_, PyAny>>,
+        version: u32,
+        flags: Option<Vec<u16>>,
+    ) -> Result<()> {
+        if flags.as_ref().is_some_and(|flags| flags.len() != lanes.len()) {
+            return Err(Failure::value(format!("flags: expected one for each of {} lanes", lanes.len())));
+        }
+        self.with(|End { rows, row }| {
+            let columns = row.columns(&columns, lanes.len())?;
+            for (number, lane) in lanes.iter().enumerate() {
+                let flags = flags.as_ref().map_or(0, |flags| flags[number]);
+                rows.append(*lane, row.gather(&columns, number), version, flags)?;
+            }
+            Ok(())
+        })
+    }
+
     #[getter]
     fn pending(&self) -> Result<usize> {
         self.with(|end| match &end.rows {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rlz_core::replay::{Priorities, PrioritizedBatch, PrioritizedSampler, Replay, Writer};
+use rlz_core::replay::{LaneWeights, Priorities, PrioritizedBatch, PrioritizedSampler, Replay, Writer};
 use rlz_core::schema::{Dtype, Field};
 use rlz_core::{Error, WorkerId};
 
@@ -137,7 +137,7 @@ proptest! {
             let mut window = model.window(size);
             prop_assert_eq!(sampler.available().unwrap(), window.len() as u64);
             for lane in 0..LANES {
-                let (first, weights) = sampler.weights(lane).unwrap();
+                let LaneWeights { first, weights, .. } = sampler.weights(lane).unwrap();
                 for (ticket, weight) in (first..).zip(weights) {
                     prop_assert_eq!(window.remove(&(lane, ticket)), Some(weight), "lane {} ticket {}", lane, ticket);
                 }
@@ -192,8 +192,8 @@ fn the_same_seed_draws_the_same_rows_and_goes_on_after_a_restore() {
     a.update_priorities(&drawn.ids, &errors).unwrap();
     let mut b = replay.prioritized_sampler([9; 4], options).unwrap();
     for lane in 0..2 {
-        let (first, weights) = a.weights(lane).unwrap();
-        assert_eq!(b.restore_weights(lane, first, &weights, a.largest()).unwrap(), weights.len());
+        let saved = a.weights(lane).unwrap();
+        assert_eq!(b.restore_weights(lane, &saved, a.largest()).unwrap(), saved.weights.len());
     }
     b.set_state(&a.state()).unwrap();
     let (a, b) = (sample(&mut a, 256, 1).unwrap(), sample(&mut b, 256, 2).unwrap());
@@ -201,14 +201,55 @@ fn the_same_seed_draws_the_same_rows_and_goes_on_after_a_restore() {
 }
 
 #[test]
+fn a_buffer_that_counts_its_rows_anew_draws_the_same_rows() {
+    // Lanes that have gone round: what is left of them is copied to a new buffer, as a resumed run does.
+    let (old, mut writer) = replay(60, 2);
+    for ticket in 1..=100 {
+        writer.append_packed(0, &[value(0, ticket); WORDS], 0, 0).unwrap();
+        writer.append_packed(1, &[value(1, ticket); WORDS], 0, 0).unwrap();
+    }
+    let options = Priorities::default();
+    let mut a = old.prioritized_sampler(SEED, options).unwrap();
+    let drawn = sample(&mut a, 64, 1).unwrap();
+    a.update_priorities(&drawn.ids, &(0..64).map(|i| i as f32 / 10.0).collect::<Vec<_>>()).unwrap();
+    let (new, mut successor) = replay(60, 2);
+    for lane in 0..2 {
+        for ticket in 71..=100 {
+            successor.append_packed(lane, &[value(lane, ticket); WORDS], 0, 0).unwrap();
+        }
+    }
+    let mut b = new.prioritized_sampler(SEED, options).unwrap();
+    for lane in 0..2 {
+        let saved = a.weights(lane).unwrap();
+        assert_eq!((saved.first, saved.weights.len()), (71, 30));
+        assert_eq!(b.restore_weights(lane, &LaneWeights { first: 1, ..saved }, a.largest()).unwrap(), 30);
+    }
+    b.set_state(&a.state()).unwrap();
+    for ticket in 101..=200 {
+        let (ours, theirs) = (sample(&mut a, 64, 1).unwrap(), sample(&mut b, 64, 1).unwrap());
+        assert_eq!((&ours.rows, &ours.weights), (&theirs.rows, &theirs.weights), "ticket {ticket}");
+        let errors: Vec<f32> = (0..64).map(|i| ((i * 7 + ticket) % 64) as f32 / 10.0).collect();
+        a.update_priorities(&ours.ids, &errors).unwrap();
+        b.update_priorities(&theirs.ids, &errors).unwrap();
+        for writer in [&mut writer, &mut successor] {
+            for lane in 0..2 {
+                writer.append_packed(lane, &[value(lane, ticket); WORDS], 0, 0).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
 fn restored_weights_must_be_usable() {
     let (replay, mut writer) = replay(10, 1);
     writer.append_packed(0, &[1; WORDS], 0, 0).unwrap();
     let mut sampler = replay.prioritized_sampler(SEED, Priorities::default()).unwrap();
-    assert!(sampler.restore_weights(0, 1, &[f64::NAN], 1.0).is_err());
-    assert!(sampler.restore_weights(0, 1, &[-1.0], 1.0).is_err());
-    assert!(sampler.restore_weights(0, 1, &[1.0], f64::INFINITY).is_err());
-    assert_eq!(sampler.restore_weights(0, 5, &[1.0, 2.0], 1.0).unwrap(), 0, "no such rows");
+    let saved = |first, weights: &[f64]| LaneWeights { first, position: 0, weights: weights.to_vec() };
+    assert!(sampler.restore_weights(0, &saved(1, &[f64::NAN]), 1.0).is_err());
+    assert!(sampler.restore_weights(0, &saved(1, &[-1.0]), 1.0).is_err());
+    assert!(sampler.restore_weights(0, &saved(1, &[1.0]), f64::INFINITY).is_err());
+    assert!(sampler.restore_weights(0, &saved(0, &[1.0]), 1.0).is_err());
+    assert_eq!(sampler.restore_weights(0, &saved(5, &[1.0, 2.0]), 1.0).unwrap(), 0, "no such rows");
     assert!(sampler.update_priorities(&[0, 0, 1], &[f32::NAN]).is_err());
     assert!(sampler.update_priorities(&[1, 0, 1], &[1.0]).is_err());
     assert!(sampler.update_priorities(&[0, 1 << 40, 1], &[1.0]).is_err());

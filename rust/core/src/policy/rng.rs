@@ -3,6 +3,8 @@
 use std::f64::consts::PI;
 use std::sync::LazyLock;
 
+use crate::error::{Error, Result};
+
 /// xoshiro256++ (Blackman and Vigna, 2019): period 2^256 - 1, four words of state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rng {
@@ -36,15 +38,18 @@ impl Rng {
         bytes
     }
 
-    /// The generator whose state [`Rng::to_bytes`] gave; `None` for another length or the all-zero state.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let mut state = [0; 4];
-        for (word, chunk) in state.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_le_bytes(chunk.try_into().ok()?);
-        }
-        (state != [0; 4]).then_some(Self { state })
+    /// The generator whose state [`Rng::to_bytes`] gave; an error for another length or the all-zero state.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let words = bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk));
+        let state = <[u64; 4]>::try_from(words.collect::<Vec<_>>());
+        state
+            .ok()
+            .filter(|state| bytes.len() == Self::BYTES && *state != [0; 4])
+            .map(|state| Self { state })
+            .ok_or_else(|| {
+                let expected = format!("{} bytes that are not all zero, as read from `state`", Self::BYTES);
+                Error::invalid("state", format!("{} bytes", bytes.len()), expected)
+            })
     }
 
     /// 64 uniform bits.
@@ -192,8 +197,8 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(rng.normal().to_bits(), copy.normal().to_bits());
         }
-        assert!(Rng::from_bytes(&[0; 32]).is_none());
-        assert!(Rng::from_bytes(&[1; 31]).is_none());
+        assert!(Rng::from_bytes(&[0; 32]).is_err());
+        assert!(Rng::from_bytes(&[1; 31]).is_err());
     }
 
     #[test]

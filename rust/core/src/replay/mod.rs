@@ -23,7 +23,7 @@ use crate::owner::{MAX_LANES, WorkerId};
 use crate::schema::{Field, Schema};
 
 pub use nstep::{FoldedFields, NStep, NStepWriter};
-pub use prioritized::{Priorities, PrioritizedBatch, PrioritizedSampler};
+pub use prioritized::{LaneWeights, Priorities, PrioritizedBatch, PrioritizedSampler};
 pub use ring::{FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, Meta, Ring};
 pub use sampler::{Batch, Sampler};
 pub use sum_tree::SumTree;

@@ -4,7 +4,9 @@
 //! `(N P)^-beta`, divided by the largest of the batch (so N cancels). New rows get the largest priority so far.
 //!
 //! The sums are private to the sampler, which catches up with the lanes' committed counts before each batch. What is
-//! overwritten, reaped or too old for the window has weight 0.
+//! overwritten, reaped or too old for the window has weight 0. A lane's leaves go round like its slots, but may begin
+//! elsewhere: which row is drawn depends on the order of the leaves, and a resumed run, whose buffer counts its rows
+//! anew, has to find them in the same order.
 
 use crate::error::{Error, Result};
 use crate::policy::Rng;
@@ -45,6 +47,17 @@ pub struct PrioritizedBatch<'a> {
     pub weights: &'a mut [f32],
 }
 
+/// What a lane's rows weigh (`priority^alpha`, 0 = not drawn), for a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaneWeights {
+    /// Ticket of the first row.
+    pub first: u64,
+    /// Place of the first row among the lane's leaves, which go round; draws depend on it.
+    pub position: usize,
+    /// Of the rows from the first on.
+    pub weights: Vec<f64>,
+}
+
 /// Draws rows in proportion to their priorities from the newest `buffer_size` rows of all lanes.
 #[derive(Debug)]
 pub struct PrioritizedSampler {
@@ -58,8 +71,10 @@ pub struct PrioritizedSampler {
     known: Vec<u64>,
     /// Tickets per lane up to here have weight 0 again: too old.
     forgotten: Vec<u64>,
-    /// Ticket per slot that the leaf's weight belongs to.
-    tickets: Vec<u64>,
+    /// Slot per lane of its last known ticket.
+    newest: Vec<usize>,
+    /// Leaf per lane, counted from its first, of its first slot.
+    shift: Vec<usize>,
     tree: SumTree,
     largest: f64,
     stale: u64,
@@ -89,7 +104,8 @@ impl PrioritizedSampler {
             spans: vec![Span::default(); lanes],
             known: vec![0; lanes],
             forgotten: vec![0; lanes],
-            tickets: vec![0; lanes * capacity],
+            newest: vec![0; lanes],
+            shift: vec![0; lanes],
             tree: SumTree::new(lanes * capacity),
             largest: 1.0,
             stale: 0,
@@ -147,9 +163,7 @@ impl PrioritizedSampler {
 
     /// Go on from a saved state of the random stream.
     pub fn set_state(&mut self, state: &[u8]) -> Result<()> {
-        self.rng = Rng::from_bytes(state).ok_or_else(|| {
-            Error::invalid("sampler state", format!("{} bytes", state.len()), "32 bytes, as read from `state`")
-        })?;
+        self.rng = Rng::from_bytes(state)?;
         Ok(())
     }
 
@@ -159,7 +173,8 @@ impl PrioritizedSampler {
         Ok(self.spans.iter().map(|span| span.len()).sum())
     }
 
-    /// Fill a batch; its size is that of `batch.weights`. The gather is split over `threads` threads.
+    /// Fill a batch; its size is that of `batch.weights`. The gather is split over up to `threads` threads, where that
+    /// pays.
     ///
     /// The sum of the priorities is cut into as many equal parts as the batch has rows, with one draw in each.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // batch sizes; weights are f32
@@ -189,16 +204,17 @@ impl PrioritizedSampler {
         looks.clear();
         looks.extend((0..size).map(|i| (part * (i as f64 + self.rng.uniform()), 0)));
         self.tree.find_many(&mut looks);
-        picks.clear();
-        picks.extend(looks.iter().map(|(_, leaf)| *leaf));
-        self.looks = looks;
         self.drawn.clear();
-        self.drawn.extend(picks.iter().map(|pick| self.tree.get(*pick)));
+        picks.clear();
+        for (weight, leaf) in &looks {
+            self.drawn.push(*weight);
+            picks.push(self.slot_of(*leaf));
+        }
+        self.looks = looks;
         let whole = Batch { rows: &mut *rows, meta: meta.as_deref_mut(), ids: Some(&mut *ids) };
-        let capacity = replay.lane_capacity();
-        let torn = gather_parallel(&ring, capacity, &picks, whole, threads);
+        let torn = gather_parallel(&ring, replay.lane_capacity(), &picks, whole, threads);
         // A newer row in the slot than the one whose priority was drawn does not count either.
-        let newer = (0..size).filter(|&i| ids[3 * i + 2] != self.tickets[picks[i]]);
+        let newer = (0..size).filter(|&i| !self.knows(&ids[3 * i..3 * i + 3]));
         let mut again: Vec<usize> =
             torn.iter().copied().chain(newer.filter(|i| torn.binary_search(i).is_err())).collect();
         again.sort_unstable();
@@ -228,8 +244,8 @@ impl PrioritizedSampler {
         self.changes.clear();
         for (id, error) in ids.chunks_exact(3).zip(errors) {
             #[allow(clippy::cast_possible_truncation)] // bounded above
-            let leaf = (id[0] * capacity + id[1]) as usize;
-            if self.tickets[leaf] != id[2] || self.tree.get(leaf) == 0.0 {
+            let leaf = self.leaf(id[0] as usize, id[1] as usize);
+            if !self.knows(id) || self.tree.get(leaf) == 0.0 {
                 stale += 1;
                 continue;
             }
@@ -242,35 +258,84 @@ impl PrioritizedSampler {
         Ok(stale)
     }
 
-    /// For a checkpoint: first ticket and the weights (`priority^alpha`, 0 = not drawn) of a lane's rows in the window.
+    /// For a checkpoint: the weights of a lane's rows in the window.
     ///
     /// As of the last draw or update: saving changes nothing, so it does not matter when it happens.
-    pub fn weights(&self, lane: usize) -> Result<(u64, Vec<f64>)> {
+    pub fn weights(&self, lane: usize) -> Result<LaneWeights> {
         self.replay.check_lane(lane)?;
-        let ring = self.replay.ring()?;
         let (first, last) = (self.forgotten[lane] + 1, self.known[lane]);
-        Ok((first, (first..=last).map(|ticket| self.tree.get(ring.slot(lane, ticket))).collect()))
+        let leaves = (first..=last).map(|ticket| self.leaf(lane, self.slot_in_lane(ticket)));
+        let weights = leaves.map(|leaf| self.tree.get(leaf)).collect();
+        let position = self.leaf(lane, self.slot_in_lane(first)) - lane * self.replay.lane_capacity();
+        Ok(LaneWeights { first, position, weights })
     }
 
-    /// Take back saved weights for a lane's rows `first`, `first + 1`, ... and the largest priority; how many found their row.
+    /// Take back saved weights of a lane and the largest priority; how many found their row.
     ///
     /// Tickets are counted anew in a restored buffer: the caller says which row the first weight belongs to. Rows that are
     /// seen for the first time now count as new, with that largest priority.
-    pub fn restore_weights(&mut self, lane: usize, first: u64, weights: &[f64], largest: f64) -> Result<usize> {
+    pub fn restore_weights(&mut self, lane: usize, saved: &LaneWeights, largest: f64) -> Result<usize> {
         self.replay.check_lane(lane)?;
         let fine = |weight: &f64| weight.is_finite() && *weight >= 0.0;
-        if let Some(index) = weights.iter().chain([&largest]).position(|weight| !fine(weight)) {
+        if let Some(index) = saved.weights.iter().chain([&largest]).position(|weight| !fine(weight)) {
             return Err(Error::NonFinite { what: "saved priorities".to_owned(), index });
         }
+        if saved.first == 0 {
+            return Err(Error::invalid("first", 0, "a ticket from 1 on"));
+        }
         self.largest = self.largest.max(largest);
+        self.turn(lane, saved.first, saved.position);
         self.catch_up()?;
-        let replay = self.replay.clone();
-        let ring = replay.ring()?;
         let (low, high) = (self.forgotten[lane], self.known[lane]);
-        let with_rows = (first..).zip(weights).filter(|(ticket, _)| (low + 1..=high).contains(ticket));
-        let changes: Vec<_> = with_rows.map(|(ticket, weight)| (ring.slot(lane, ticket), *weight)).collect();
+        let with_rows = (saved.first..).zip(&saved.weights).filter(|(ticket, _)| (low + 1..=high).contains(ticket));
+        let changes: Vec<_> =
+            with_rows.map(|(ticket, weight)| (self.leaf(lane, self.slot_in_lane(ticket)), *weight)).collect();
         self.tree.set_many(changes.iter().copied());
         Ok(changes.len())
+    }
+
+    /// Let the row `ticket` of a lane have the leaf at `position` (modulo the capacity), and all others follow on.
+    fn turn(&mut self, lane: usize, ticket: u64, position: usize) {
+        let capacity = self.replay.lane_capacity();
+        let shift = (position % capacity + capacity - self.slot_in_lane(ticket)) % capacity;
+        let by = (shift + capacity - self.shift[lane]) % capacity;
+        let first = lane * capacity;
+        let mut weights: Vec<_> = (first..first + capacity).map(|leaf| self.tree.get(leaf)).collect();
+        weights.rotate_right(by);
+        self.tree.set_many((first..).zip(weights));
+        self.shift[lane] = shift;
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // slots are usize
+    fn slot_in_lane(&self, ticket: u64) -> usize {
+        (ticket.wrapping_sub(1) % self.replay.lane_capacity() as u64) as usize
+    }
+
+    /// Leaf of a lane's slot.
+    #[inline]
+    fn leaf(&self, lane: usize, slot: usize) -> usize {
+        let capacity = self.replay.lane_capacity();
+        let turned = slot + self.shift[lane];
+        lane * capacity + if turned < capacity { turned } else { turned - capacity }
+    }
+
+    /// Slot of a leaf, over all lanes: the inverse of [`Self::leaf`].
+    #[inline]
+    fn slot_of(&self, leaf: usize) -> usize {
+        let capacity = self.replay.lane_capacity();
+        let lane = leaf / capacity;
+        let shift = self.shift[lane];
+        leaf - shift + if leaf - lane * capacity < shift { capacity } else { 0 }
+    }
+
+    /// Whether a row (lane, slot, ticket) is the newest of its slot that the tree knows of.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // as they came out of a sample, or were checked
+    fn knows(&self, id: &[u64]) -> bool {
+        let (lane, slot, ticket) = (id[0] as usize, id[1] as usize, id[2]);
+        let newest = self.newest[lane];
+        let age = if slot <= newest { newest - slot } else { newest + self.replay.lane_capacity() - slot };
+        ticket.wrapping_add(age as u64) == self.known[lane]
     }
 
     /// Give new rows their weight, and rows that left the window none.
@@ -282,29 +347,27 @@ impl PrioritizedSampler {
         self.history.update(&self.counts, &mut self.spans);
         let weight = self.largest.powf(self.options.alpha);
         let capacity = self.replay.lane_capacity() as u64;
-        let mut changes = Vec::new();
-        for (lane, span) in self.spans.iter_mut().enumerate() {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.clear();
+        for lane in 0..self.spans.len() {
+            let span = &mut self.spans[lane];
             // The start of a window that is estimated may go back a little; what was forgotten stays so.
             span.start = span.start.max(self.forgotten[lane]);
-            let known = self.known[lane];
-            for ticket in (self.forgotten[lane] + 1)..=span.start.min(known) {
-                changes.push((ring.slot(lane, ticket), 0.0));
-            }
-            for ticket in (known.max(span.start).max(span.end.saturating_sub(capacity)) + 1)..=span.end {
-                let slot = ring.slot(lane, ticket);
-                self.tickets[slot] = ticket;
-                changes.push((slot, weight));
-            }
-            self.forgotten[lane] = span.start;
-            self.known[lane] = span.end;
+            let (known, Span { start, end }) = (self.known[lane], *span);
+            let old = (self.forgotten[lane] + 1)..=start.min(known);
+            let new = (known.max(start).max(end.saturating_sub(capacity)) + 1)..=end;
+            changes.extend(old.map(|ticket| (self.leaf(lane, self.slot_in_lane(ticket)), 0.0)));
+            changes.extend(new.map(|ticket| (self.leaf(lane, self.slot_in_lane(ticket)), weight)));
+            self.forgotten[lane] = start;
+            self.known[lane] = end;
+            self.newest[lane] = self.slot_in_lane(end);
         }
         if changes.len() > self.tree.len() / 8 {
-            self.tree.set_many(changes.into_iter());
+            self.tree.set_many(changes.drain(..));
         } else {
-            for (leaf, weight) in changes {
-                self.tree.set(leaf, weight);
-            }
+            self.tree.set_batch(&mut changes);
         }
+        self.changes = changes;
         Ok(())
     }
 
@@ -328,17 +391,19 @@ impl PrioritizedSampler {
         let (row_words, capacity) = (ring.row_words(), self.replay.lane_capacity());
         for _ in 0..MOST_REDRAWS {
             self.redraws += 1;
-            self.tree.set(picks[at], 0.0);
+            self.tree.set(self.looks[at].1, 0.0);
             self.check_total()?;
-            picks[at] = self.tree.find(self.rng.uniform() * self.tree.total());
-            self.drawn[at] = self.tree.get(picks[at]);
+            let leaf = self.tree.find(self.rng.uniform() * self.tree.total());
+            self.looks[at] = (self.tree.get(leaf), leaf);
+            self.drawn[at] = self.looks[at].0;
+            picks[at] = self.slot_of(leaf);
             let one = Batch {
                 rows: &mut rows[at * row_words..(at + 1) * row_words],
                 meta: meta.as_deref_mut().map(|meta| &mut meta[at..=at]),
                 ids: Some(&mut ids[at * 3..at * 3 + 3]),
             };
             let torn = gather_parallel(ring, capacity, &picks[at..=at], one, 1);
-            if torn.is_empty() && ids[at * 3 + 2] == self.tickets[picks[at]] {
+            if torn.is_empty() && self.knows(&ids[at * 3..at * 3 + 3]) {
                 return Ok(());
             }
         }

@@ -8,6 +8,9 @@ use crate::replay::{Replay, Ring, margin};
 /// Rows requested ahead of the one that is copied.
 const PREFETCH: usize = 8;
 
+/// Bytes of rows that a thread gets at least: less is copied sooner than a thread has started.
+const LEAST_PART: usize = 1 << 19;
+
 /// Redraws that one row of a batch may need. Only a slot that is written right now or was emptied by a reaping is drawn
 /// again, so even a second try is rare.
 const MOST_REDRAWS: u32 = 1_000;
@@ -100,13 +103,11 @@ impl Sampler {
 
     /// Go on from a saved state of the random stream.
     pub fn set_state(&mut self, state: &[u8]) -> Result<()> {
-        self.rng = Rng::from_bytes(state).ok_or_else(|| {
-            Error::invalid("sampler state", format!("{} bytes", state.len()), "32 bytes, as read from `state`")
-        })?;
+        self.rng = Rng::from_bytes(state)?;
         Ok(())
     }
 
-    /// Fill a batch; its size is that of `batch.rows`. The gather is split over `threads` threads (1: none is started).
+    /// Fill a batch; its size is that of `batch.rows`. The gather is split over up to `threads` threads, where that pays.
     pub fn sample(&mut self, batch: Batch<'_>, threads: usize) -> Result<()> {
         let replay = self.replay.clone();
         let ring = replay.ring()?;
@@ -212,7 +213,8 @@ impl Sampler {
     }
 }
 
-/// Copy the picked slots; positions (in order) of those that were empty or torn.
+/// Copy the picked slots, on as many threads as pay, the calling one among them; positions (in order) of those that were
+/// empty or torn.
 pub(super) fn gather_parallel(
     ring: &Ring<'_>,
     capacity: usize,
@@ -220,22 +222,26 @@ pub(super) fn gather_parallel(
     batch: Batch<'_>,
     threads: usize,
 ) -> Vec<usize> {
-    let part = picks.len().div_ceil(threads).max(1);
+    let row_words = ring.row_words();
+    let part = picks.len().div_ceil(threads).max(LEAST_PART / (row_words * 8));
     if part >= picks.len() {
         return gather(ring, capacity, picks, batch, 0);
     }
     std::thread::scope(|scope| {
-        let mut rest = Some(batch);
-        let workers: Vec<_> = picks
+        let (mine, rest) = batch.split_at(part, row_words);
+        let mut rest = Some(rest);
+        let others: Vec<_> = picks[part..]
             .chunks(part)
             .enumerate()
             .map(|(i, picks)| {
-                let (mine, others) = rest.take().expect("a part per chunk").split_at(picks.len(), ring.row_words());
-                rest = Some(others);
-                scope.spawn(move || gather(ring, capacity, picks, mine, i * part))
+                let (theirs, left) = rest.take().expect("a part per chunk").split_at(picks.len(), row_words);
+                rest = Some(left);
+                scope.spawn(move || gather(ring, capacity, picks, theirs, (i + 1) * part))
             })
             .collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("a gather does not panic")).collect()
+        let mut torn = gather(ring, capacity, &picks[..part], mine, 0);
+        torn.extend(others.into_iter().flat_map(|other| other.join().expect("a gather does not panic")));
+        torn
     })
 }
 

@@ -17,6 +17,28 @@ impl Node {
         let [a, b, c, d, e, f, g, h] = self.0;
         ((a + b) + (c + d)) + ((e + f) + (g + h))
     }
+
+    /// The child in whose part of the sum `mass` lies, and how far into it. Without branches: which child it is cannot be
+    /// predicted.
+    #[inline]
+    fn child(&self, mass: f64) -> (usize, f64) {
+        let (mut at, mut before, mut sum) = (0, 0.0, 0.0);
+        for weight in self.0 {
+            sum += weight;
+            let beyond = sum <= mass;
+            at += usize::from(beyond);
+            before = if beyond { sum } else { before };
+        }
+        // Below the first sum beyond `mass` there is a weight. Rounding may leave `mass` at or beyond the end.
+        if at < WIDTH { (at, mass - before) } else { self.last_child(mass) }
+    }
+
+    /// The last child that has a weight, for a mass beyond all of them.
+    #[cold]
+    fn last_child(&self, mass: f64) -> (usize, f64) {
+        let last = self.0.iter().rposition(|weight| *weight > 0.0).expect("a sum tree with a weight above 0");
+        (last, mass - self.0[..last].iter().sum::<f64>())
+    }
 }
 
 /// Sums of weights (finite, not negative; callers keep that).
@@ -126,24 +148,22 @@ impl SumTree {
         one[0].1
     }
 
-    /// [`SumTree::find`] for many: masses in (with 0), leaves out. Level by level, so that waits for memory overlap.
+    /// [`SumTree::find`] for many: masses in (with 0), weights and leaves out. Level by level, so that waits for memory
+    /// overlap.
     pub fn find_many(&self, looks: &mut [(f64, usize)]) {
-        for level in self.levels.iter().rev() {
+        let (leaves, inner) = self.levels.split_first().expect("a level");
+        for level in inner.iter().rev() {
             for (mass, at) in &mut *looks {
-                let mut last = None;
-                for (child, &weight) in level[*at].0.iter().enumerate() {
-                    if weight == 0.0 {
-                        continue;
-                    }
-                    last = Some(child);
-                    if *mass < weight {
-                        break;
-                    }
-                    *mass -= weight;
-                }
-                // Rounding may leave `mass` at or beyond the end: then the last child that has a weight is meant.
-                *at = *at * WIDTH + last.expect("a sum tree with a weight above 0");
+                let (child, rest) = level[*at].child(*mass);
+                *mass = rest;
+                *at = *at * WIDTH + child;
             }
+        }
+        for (mass, at) in looks {
+            let node = &leaves[*at];
+            let (child, _) = node.child(*mass);
+            *mass = node.0[child];
+            *at = *at * WIDTH + child;
         }
     }
 }
