@@ -80,7 +80,12 @@ learn: setup  ## Learning gates (SAC on Pendulum-v1, three seeds; about fifteen 
 bench: setup  ## Throughput beside Stable-Baselines3 and SBX (makes their environments; about twenty minutes)
 	$(RUN) rlz bench train --peers sb3,sbx --output benches/results/train.json
 	$(RUN) rlz bench sampling --output benches/results/sampling.json
-	$(RUN) rlz bench replay --peers sb3 --output benches/results/replay.json
+
+.PHONY: bench-transport
+bench-transport: setup  ## Replay buffer, queue and parameter store beside their peers (ten minutes, the machine to itself)
+	$(RUN) rlz bench transport --peers faster-fifo --rounds 4 --seconds 4 --output docs/bench/transport.md
+	$(RUN) rlz bench replay --peers sb3,cpprb,torchrl --rounds 4 --seconds 4 --output docs/bench/replay.md
+	$(RUN) --with matplotlib python benches/capacity.py docs/bench/replay.json docs/bench/capacity.svg
 
 # abi3: one wheel for Python 3.11 and newer. The tag (manylinux_2_34 where glibc is 2.34 or newer) is the oldest glibc that
 # serves: that of the first distributions with a kernel new enough for rlz. Paths of this machine (in texts of panics) stay out.

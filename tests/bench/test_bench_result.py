@@ -31,6 +31,15 @@ def test_ratio_is_against_the_variant_with_the_best_median():
     assert (ratio.rounds.low, ratio.rounds.high) == (1.5, 2.0)
 
 
+def test_the_best_time_is_the_shortest():
+    found = Result()
+    for name, values in {"rlz": [4.0, 2.0], "fifo: dict": [9.0, 9.0], "fifo: raw": [6.0, 6.0]}.items():
+        for value in values:
+            found.add(Outcome({name: {"latency_us": value}}))
+    (ratio,) = found.ratios(["latency_us"])
+    assert (ratio.best, ratio.ratio) == ("fifo: raw", 0.5)
+
+
 def test_every_job_runs_once_per_round_and_the_first_one_changes():
     order = []
 

@@ -2,11 +2,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
+from rich.console import Console
 
-from rlz.bench import environments, run_bench, train
+from rlz.bench import buffers, environments, messages, run_bench, train, transport, versions
 from rlz.bench.children import run_child
+from rlz.bench.result import Job, Outcome
+from rlz.bench.writer import Writing
 from rlz.errors import ConfigError, RlzError
 
 
@@ -25,6 +30,8 @@ def test_unknown_names_and_places_are_refused_before_anything_runs(tmp_path):
         run_bench("fly")
     with pytest.raises(ConfigError, match="unknown peer 'sb4'; known: sb3, sbx"):
         run_bench("train", peers=["sb4"])
+    with pytest.raises(ConfigError, match="cpprb has nothing to measure in transport; peers of transport: faster-fifo"):
+        run_bench("transport", peers=["cpprb"])
     with pytest.raises(ConfigError, match="there is no folder"):
         run_bench("train", output=tmp_path / "none" / "result.json")
 
@@ -110,8 +117,60 @@ def test_uv_is_looked_for_in_four_places(tmp_path, monkeypatch):
         environments.find_uv(tmp_path / "elsewhere")
 
 
-def test_the_peer_script_needs_nothing_of_rlz():
+@pytest.mark.parametrize("path", sorted(environments.PEER_SCRIPTS.glob("*.py")), ids=lambda path: path.name)
+def test_the_peer_scripts_need_nothing_of_rlz(path):
     code = "import ast, sys; ast.parse(open(sys.argv[1]).read())"
-    done = subprocess.run([sys.executable, "-I", "-c", code, os.fspath(train.PEER_SCRIPT)], check=False)
-    assert done.returncode == 0
-    assert "import rlz" not in train.PEER_SCRIPT.read_text()
+    assert subprocess.run([sys.executable, "-I", "-c", code, os.fspath(path)], check=False).returncode == 0
+    assert "import rlz" not in path.read_text()
+    assert "from rlz" not in path.read_text()
+
+
+def test_a_peer_that_cannot_be_installed_is_reported_with_the_reason(monkeypatch, tmp_path):
+    def fail(name):
+        raise ConfigError(f"uv could not install {name}: no wheel")
+
+    monkeypatch.setattr(environments, "peer_python", fail)
+    monkeypatch.setattr(transport, "jobs", lambda seconds, peers: [Job("rlz", lambda _: Outcome({"rlz": {"x": 1.0}}))])
+    found = run_bench("transport", peers=["faster-fifo"], output=tmp_path / "result.json", console=Console(quiet=True))
+    assert found["errors"] == ["faster-fifo: uv could not install faster-fifo: no wheel"]
+
+
+FIELDS = [("obs", "f32", (3,)), ("reward", "f32", ())]
+
+
+def test_rows_are_drawn_and_appended_while_another_process_writes():
+    replay = buffers.filled(FIELDS, 4000)
+    table = np.arange(20.0, dtype=np.float32).reshape(10, 2)
+    before = replay.committed()
+    assert before == [replay.lane_capacity] * buffers.LANES
+    with Writing(replay):
+        assert buffers.uniform(replay, 64, threads=2)() == 64
+        assert [call() for call in buffers.prioritized(replay, (8, 64)).values()] == [8, 64]
+        assert buffers.take(table, 5)() == 5
+    assert sum(replay.committed()) > sum(before)
+    assert replay.owners() == [0] * buffers.LANES
+    for calls in buffers.appends(FIELDS, 100).values():
+        assert [call() for call in calls.values()] == [buffers.CALLS] * 2
+
+
+@pytest.mark.parametrize("kind", [messages.Rlz, messages.InPlace, messages.MpQueue])
+def test_messages_arrive_with_the_time_of_their_put(kind):
+    with kind().consumer("19kB", 2, 1e-3, None) as (get, _):
+        begin = time.monotonic_ns()
+        while get() < begin:
+            pass
+        assert get() < time.monotonic_ns()
+    with kind().consumer("19kB", 1, 1e-3, 0.0) as (get, nothing):
+        assert begin < messages.polling(get, nothing)() < time.monotonic_ns()
+
+
+@pytest.mark.parametrize("contender", versions.CONTENDERS)
+def test_publications_reach_every_reader(contender):
+    with versions.CONTENDERS[contender](4000) as (publish, collect):
+        for _ in range(3):
+            publish(np.ones(1000, np.float32).view(np.uint8), time.monotonic_ns())
+            time.sleep(0.1)
+        publish(np.ones(1000, np.float32).view(np.uint8), 0)
+        times = collect()
+    assert len(times) == versions.READERS
+    assert all(1 <= len(reader) <= 3 and min(reader) > 0 for reader in times)

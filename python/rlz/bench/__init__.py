@@ -13,8 +13,8 @@ from rlz.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-WORKLOADS = ("train", "sampling", "replay")
-DEFAULT_SECONDS = {"train": 20.0, "sampling": 8.0, "replay": 8.0}
+DEFAULT_SECONDS = {"train": 20.0, "sampling": 8.0, "replay": 8.0, "transport": 8.0}
+WORKLOADS = tuple(DEFAULT_SECONDS)
 
 
 def run_bench(
@@ -32,9 +32,11 @@ def run_bench(
 
     Parameters
     ----------
-    workload : "train" (SAC in its steady state), "sampling" (a sampler, learner idle) or "replay" (the buffer alone).
-    env : environment id; `replay` takes its row layout.
-    peers : "sb3", "sbx"; each gets an environment of its own in the user's cache folder on first use.
+    workload : "train" (SAC in its steady state), "sampling" (a sampler, learner idle), "replay" (the buffer alone) or
+        "transport" (trajectory queue and parameter store).
+    env : environment id; `replay` takes its row layout, `transport` has none.
+    peers : names of `rlz.bench.environments.PEERS`; each gets an environment of its own in the user's cache folder on
+        first use. One that cannot be installed is reported in the result.
     rounds : every contender is measured once per round.
     seconds : of one measurement; default 20 for `train`, else 8.
     output : where the report is written as JSON; with the suffix .md as Markdown, and JSON beside it.
@@ -44,13 +46,13 @@ def run_bench(
     Raises
     ------
     ConfigError
-        Unknown workload or peer, uv or a peer cannot be had, or the output cannot be written.
+        Unknown workload or peer, a peer that does not know the workload, or the output cannot be written.
     RlzError
         rlz itself could not be measured. A peer that fails is reported in the result instead.
     """
     from rich.console import Console
 
-    from rlz.bench import replay, report, sampling, train
+    from rlz.bench import replay, report, sampling, train, transport
     from rlz.bench.environments import PEERS, peer_python
     from rlz.bench.result import run_rounds
     from rlz.hardware.detect import detect
@@ -60,6 +62,12 @@ def run_bench(
     unknown = [peer for peer in peers if peer not in PEERS]
     if unknown:
         raise ConfigError(f"unknown peer {unknown[0]!r}; known: {', '.join(PEERS)}")
+    strangers = [peer for peer in peers if workload not in PEERS[peer].workloads]
+    if strangers:
+        known = [name for name, peer in PEERS.items() if workload in peer.workloads]
+        raise ConfigError(
+            f"{strangers[0]} has nothing to measure in {workload}; peers of {workload}: {', '.join(known)}"
+        )
     if output is not None and not output.absolute().parent.is_dir():
         raise ConfigError(f"{output} cannot be written: there is no folder {output.absolute().parent}")
     progress = Console(stderr=True, highlight=False)
@@ -70,17 +78,26 @@ def run_bench(
     length = DEFAULT_SECONDS[workload] if seconds is None else seconds
     machine = detect()
     settings = train.TrainSettings(env=env, seconds=length)
+    installed, missing = [], []
     for peer in peers:
         say(f"environment of {peer} (made on first use)")
-        peer_python(peer)
+        try:
+            peer_python(peer)
+            installed.append(peer)
+        except ConfigError as error:
+            missing.append(f"{peer}: {error}")
+            say(missing[-1])
     if workload == "train":
-        jobs, metrics = train.jobs(settings, peers, machine.cores, options), train.METRICS
+        jobs, metrics = train.jobs(settings, installed, machine.cores, options), train.METRICS
     elif workload == "sampling":
-        jobs, metrics = sampling.jobs(settings, peers, machine.cores), sampling.METRICS
+        jobs, metrics = sampling.jobs(settings, installed, machine.cores), sampling.METRICS
+    elif workload == "replay":
+        jobs, metrics = replay.jobs(env, length, installed), replay.METRICS
     else:
-        jobs, metrics = replay.jobs(env, length, peers), replay.METRICS
+        jobs, metrics = transport.jobs(length, installed), transport.METRICS
     begin = time.monotonic()
     result = run_rounds(jobs, rounds, say)
+    result.errors += missing
     finished = report.to_json(
         result,
         workload=workload,

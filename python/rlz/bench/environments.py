@@ -23,11 +23,21 @@ SHARED = ("torch", "gymnasium", "mujoco", "numpy")
 
 @dataclass(frozen=True)
 class Peer:
-    """A library to compare with: what its environment holds and which of its packages' versions are recorded."""
+    """A library to compare with.
+
+    Attributes
+    ----------
+    name : as on the command line.
+    requirements : what its environment holds.
+    recorded : packages whose versions stand in the result.
+    workloads : those that it is measured in.
+    shared : packages whose versions it takes over from rlz.
+    """
 
     name: str
     requirements: tuple[str, ...]
     recorded: tuple[str, ...]
+    workloads: tuple[str, ...]
     shared: tuple[str, ...] = SHARED
 
 
@@ -36,13 +46,26 @@ PEERS = {
         "sb3",
         ("stable-baselines3", "gymnasium[mujoco,classic-control]", "torch"),
         ("stable-baselines3", "gymnasium", "mujoco", "torch", "numpy"),
+        ("train", "sampling", "replay"),
     ),
     "sbx": Peer(
         "sbx",
         ("sbx-rl", "stable-baselines3", "gymnasium[mujoco,classic-control]", "torch"),
         ("sbx-rl", "stable-baselines3", "jax", "gymnasium", "mujoco", "torch", "numpy"),
+        ("train", "sampling"),
+    ),
+    "cpprb": Peer("cpprb", ("cpprb==11.0.0",), ("cpprb", "numpy"), ("replay",), ("numpy",)),
+    "torchrl": Peer(
+        "torchrl", ("torchrl==0.14.1",), ("torchrl", "tensordict", "torch", "numpy"), ("replay",), ("torch", "numpy")
+    ),
+    "faster-fifo": Peer(
+        "faster-fifo", ("faster-fifo==1.5.2", "numpy"), ("faster-fifo", "numpy"), ("transport",), ("numpy",)
     ),
 }
+
+
+PEER_SCRIPTS = Path(__file__).parent / "peers"
+"""Programs that run in the peers' environments."""
 
 
 def find_uv(checkout: Path | None = None) -> str:

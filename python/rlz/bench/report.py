@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlz.bench.result import Result, Spread
+from rlz.bench.result import Result, Spread, is_time
 
 FORMAT = 1
 
@@ -93,8 +93,8 @@ def _rows(report: dict[str, Any], metric: str) -> list[list[str]]:
 
 def _ratio_lines(report: dict[str, Any]) -> list[str]:
     return [
-        f"{ratio['metric']}: rlz is at {ratio['ratio']:.2f} times {ratio['best']}"
-        f" (by round {ratio['rounds']['low']:.2f} to {ratio['rounds']['high']:.2f})"
+        f"{ratio['metric']}: rlz {'takes' if is_time(ratio['metric']) else 'is at'} {ratio['ratio']:.2f} times"
+        f" {ratio['best']} (by round {ratio['rounds']['low']:.2f} to {ratio['rounds']['high']:.2f})"
         for ratio in report["ratios"]
     ]
 
@@ -113,7 +113,7 @@ def _machine_line(report: dict[str, Any]) -> str:
 
 
 def figure(value: float) -> str:
-    """A rate for people: three significant digits, large ones in k and M."""
+    """A metric for people: three significant digits, large ones in k and M."""
     for limit, unit in ((1e6, "M"), (1e4, "k")):
         if value >= limit:
             return f"{value / (1e6 if unit == 'M' else 1e3):.3g} {unit}"

@@ -6,12 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Metrics = Mapping[str, float]
-"""Rates by name; larger is better."""
+"""Values by name: rates, larger is better; those whose name says so are times (see `is_time`), smaller is better."""
+
+
+def is_time(metric: str) -> bool:
+    """Whether a metric is a time, in microseconds."""
+    return metric.endswith("_us")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one job gave in one round: rates per contender, versions per library, and facts worth keeping."""
+    """What one job gave in one round: metrics per contender, versions per library, and facts worth keeping."""
 
     metrics: Mapping[str, Metrics]
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -99,7 +104,8 @@ class Result:
                 }
                 if not mine or not variants or library == ours:
                     continue
-                best = max(variants, key=lambda name: statistics.median(variants[name]))
+                choose = min if is_time(metric) else max
+                best = choose(variants, key=lambda name: statistics.median(variants[name]))
                 theirs = variants[best]
                 rounds = Spread.of([a / b for a, b in zip(mine, theirs, strict=False)])
                 ratio = statistics.median(mine) / statistics.median(theirs)

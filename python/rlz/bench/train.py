@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlz.bench.children import run_child
-from rlz.bench.environments import PEERS, peer_python
+from rlz.bench.environments import PEER_SCRIPTS, PEERS, peer_python
 from rlz.bench.result import Job, Outcome
 from rlz.errors import RlzError
 
@@ -31,7 +31,7 @@ COMPILE_LIMIT_S = 180.0
 START_LIMIT_S = 300.0
 """The window must have started by then: imports, compilation from an empty cache, thread tuning."""
 
-PEER_SCRIPT = Path(__file__).parent / "peers" / "sb3.py"
+PEER_SCRIPT = PEER_SCRIPTS / "sb3.py"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def measure_peer(
     """Run a peer's SAC for one window; `updates` False: its sampling alone."""
     job = {
         **asdict(settings),
-        "job": "train",
         "library": library,
         "threads": max(1, variant.threads),
         "num_envs": variant.num_envs,

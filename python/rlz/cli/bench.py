@@ -10,7 +10,8 @@ EPILOG = """[bold]Examples[/bold]
   rlz bench train --env Ant-v4 --peers sb3 --rounds 5
   rlz bench train --env HalfCheetah-v5 --peers sb3,sbx --output result.json
   rlz bench train --env Ant-v4 -- --samplers 2 --no-compile
-  rlz bench replay
+  rlz bench replay --peers sb3,cpprb,torchrl
+  rlz bench transport --peers faster-fifo
   rlz bench sampling --env Ant-v4"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
@@ -19,9 +20,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 @app.command(epilog=EPILOG)
 def bench(
     workload: Annotated[
-        Literal["train", "replay", "sampling"],
+        Literal["train", "sampling", "replay", "transport"],
         typer.Argument(
-            metavar="WORKLOAD", help="train (all of it), replay (the buffer) or sampling (with an idle learner)."
+            metavar="WORKLOAD",
+            help="train (all of it), sampling (learner idle), replay (the buffer) or transport (queue, parameters).",
         ),
     ],
     options: Annotated[
@@ -33,7 +35,8 @@ def bench(
         str,
         typer.Option(
             metavar="A,B",
-            help=r"Libraries to measure beside rlz, each in its own environment: sb3, sbx. [dim]\[default: none][/dim]",
+            help="Libraries to measure beside rlz, each in its own environment: sb3, sbx, cpprb, torchrl, faster-fifo. "
+            r"[dim]\[default: none][/dim]",
             show_default=False,
         ),
     ] = "",

@@ -2,10 +2,9 @@
 # mypy: ignore-errors
 """Measures stable-baselines3 or SBX. Runs in the peer's own environment; knows nothing of rlz but the lines it prints.
 
-    python sb3.py '{"job": "train", "library": "sb3", "env": "Ant-v4", "threads": 1, "num_envs": 1, "seconds": 20, ...}'
+    python sb3.py '{"library": "sb3", "env": "Ant-v4", "threads": 1, "num_envs": 1, "seconds": 20, ...}'
 
-Prints one JSON object as its last line. Jobs: `train` (SAC, steady state), `sampling` (the same without updates),
-`replay` (the replay buffer alone).
+Prints one JSON object as its last line: rates of SAC in its steady state, or of its sampling alone (no gradient steps).
 """
 
 import importlib.metadata
@@ -16,7 +15,7 @@ import time
 
 def main(job):
     """Do a job and print its result with the versions of the packages."""
-    result = replay(job) if job["job"] == "replay" else train(job)
+    result = train(job)
     versions = {}
     for package in job["recorded"]:
         try:
@@ -82,58 +81,6 @@ def train(job):
         "window_s": seconds,
         "ratio": updates / steps,
     }
-
-
-def replay(job):
-    """Rows per second of the full buffer of one environment: append one at a time, sample batches as tensors."""
-    import numpy as np
-    import torch
-    from gymnasium import spaces
-    from stable_baselines3.common.buffers import ReplayBuffer
-
-    torch.set_num_threads(job["threads"])
-    obs_dim, action_dim = job["obs_dim"], job["action_dim"]
-    buffer = ReplayBuffer(
-        job["buffer_size"],
-        spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32),
-        spaces.Box(-1, 1, (action_dim,), np.float32),
-        device="cpu",
-        handle_timeout_termination=True,
-    )
-    rng = np.random.default_rng(job["seed"])
-    obs = rng.standard_normal((1, obs_dim)).astype(np.float32)
-    action = rng.uniform(-1, 1, (1, action_dim)).astype(np.float32)
-    reward, done, infos = np.zeros(1, np.float32), np.zeros(1, np.float32), [{}]
-    buffer.observations[:] = 1.0
-    buffer.next_observations[:] = 1.0
-    buffer.actions[:] = 0.5
-    buffer.full = True
-
-    def append():
-        for _ in range(100):
-            buffer.add(obs, obs, action, reward, done, infos)
-        return 100
-
-    def sample(batch):
-        def call():
-            buffer.sample(batch)
-            return batch
-
-        return call
-
-    calls = {"append": append, **{f"sample_{batch}": sample(batch) for batch in job["batches"]}}
-    return {name: rate(call, job["seconds"]) for name, call in calls.items()}
-
-
-def rate(call, seconds):
-    """Rows per second of `call`, which returns how many rows it handled."""
-    call()
-    rows, begin = 0, time.perf_counter()
-    while True:
-        rows += call()
-        passed = time.perf_counter() - begin
-        if passed >= seconds:
-            return rows / passed
 
 
 if __name__ == "__main__":
