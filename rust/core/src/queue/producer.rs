@@ -16,14 +16,11 @@ use crate::wait::Between;
 pub struct Producer {
     queue: Queue,
     worker: WorkerId,
-    /// Where to look first for a free slot: producers spread out, and each goes round.
-    hint: usize,
 }
 
 impl Producer {
-    #[allow(clippy::cast_possible_truncation)] // ids are below 1024
     pub(super) fn new(queue: Queue, worker: WorkerId) -> Self {
-        Self { queue, worker, hint: worker.get() as usize }
+        Self { queue, worker }
     }
 
     /// The queue it writes to.
@@ -38,7 +35,11 @@ impl Producer {
     /// over, [`Error::Closed`] when the queue is or gets closed.
     pub fn acquire(&mut self, limit: Option<Duration>, between: Between<'_>) -> Result<Option<WriteSlot>> {
         let view = self.queue.view()?;
-        let (me, hint, when_full) = (self.worker, self.hint, self.queue.options().when_full);
+        let (me, when_full) = (self.worker, self.queue.options().when_full);
+        // Producers begin at different slots, and each at the same one again: a slot that was in use just now is still in
+        // the caches.
+        #[allow(clippy::cast_possible_truncation)] // ids are below 1024
+        let hint = me.get() as usize;
         let claimed = view.not_full.wait(me, limit, between, || {
             if view.is_closed() {
                 return Err(Error::Closed { stream: NAME });
@@ -59,7 +60,6 @@ impl Producer {
                 Ok(None)
             }
             Some(Some(slot)) => {
-                self.hint = slot + 1;
                 view.note(slot)[1].store(0, Ordering::Relaxed);
                 Ok(Some(WriteSlot { queue: self.queue.clone(), worker: me, slot, open: true }))
             }
