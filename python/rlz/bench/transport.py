@@ -7,8 +7,8 @@ Metrics:
 - parameters_S_us: from before a publication of S bytes until a reader has its private copy; median over two readers.
 
 `rlz` copies in and out (`put`, `pop_batch`), as all peers do. `rlz in place` is written in the slot and read there:
-every cache line is looked at once. `memcpy` is one copy of the same bytes inside one process: from one place to another, or
-round sixteen places as in the queue. `core` and `hand-over` are threads without Python (see `core`).
+every cache line is looked at once. `memcpy` is one copy of the same bytes inside one process: from one place to
+another, or round sixteen places as in the queue. `core` and `hand-over` are threads without Python (see `core`).
 """
 
 import json
