@@ -68,8 +68,8 @@ loom:  ## Model-check the protocols: every schedule of small models, with kills 
 		cargo test --release --target-dir target/loom --package rlz-core --test 'loom_*'
 
 .PHONY: kill
-kill: setup  ## Long kill storms with real processes
-	cargo test --release --package rlz-core -- --ignored
+kill: setup  ## Long kill storms with real processes: 10,000 kills over all streams, then whole runs
+	cargo test --release --package rlz-core --test storm -- --ignored --nocapture
 	$(RUN) pytest -q -m kill
 
 .PHONY: learn

@@ -1,13 +1,16 @@
-//! Points at which tests and models end a process "by SIGKILL", exactly.
+//! Points at which tests and models end a process by SIGKILL, exactly.
 //!
-//! Protocol code names the instants between its stores with [`kill_point`]. In a normal build that is nothing. In unit tests
-//! and models `run` makes the n-th point on this thread unwind without running the rest of the protocol, as a kill would,
-//! and a reaper or successor is run afterwards. (Protocol functions hold no guards whose `Drop` would tidy up; where one is
-//! needed it asks [`killed`] first.)
+//! Protocol code names the instants between its stores with [`kill_point`]. In a normal build that is nothing.
+//!
+//! - In unit tests and models `run` makes the n-th point on this thread unwind without running the rest of the protocol, as
+//!   a kill would, and a reaper or successor is run afterwards. (Protocol functions hold no guards whose `Drop` would tidy
+//!   up; where one is needed it asks [`killed`] first.)
+//! - With the feature `kill-points`, which this crate's integration tests turn on, `arm` makes a real process send itself
+//!   SIGKILL at a point. Builds of the extension are without it.
 
 #![allow(unreachable_pub)] // models are other crates: the module is public for them
 
-#[cfg(not(any(test, loom)))]
+#[cfg(not(any(test, loom, feature = "kill-points")))]
 #[inline(always)]
 pub(crate) fn kill_point(_name: &'static str) {}
 
@@ -18,8 +21,46 @@ pub(crate) fn killed() -> bool {
     false
 }
 
+#[cfg(all(feature = "kill-points", not(any(test, loom))))]
+pub use real::{arm, kill_point};
+
 #[cfg(any(test, loom))]
 pub use armed::{kill_point, killed, run};
+
+#[cfg(all(feature = "kill-points", not(any(test, loom))))]
+mod real {
+    use std::sync::OnceLock;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use crate::sync::{Ordering, StaticU64};
+
+    struct Plan {
+        name: String,
+        /// Passages of the point until the end.
+        left: StaticU64,
+    }
+
+    static PLAN: OnceLock<Plan> = OnceLock::new();
+
+    /// End this process by SIGKILL at the `passage`-th (from 1) time that one of its threads comes to the point `name`.
+    ///
+    /// # Panics
+    /// When called a second time.
+    pub fn arm(name: &str, passage: u64) {
+        let plan = Plan { name: name.to_owned(), left: StaticU64::new(passage) };
+        assert!(PLAN.set(plan).is_ok(), "a process dies at one point only");
+    }
+
+    /// See the module.
+    pub fn kill_point(name: &'static str) {
+        let Some(plan) = PLAN.get() else { return };
+        if plan.name == name && plan.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
+            unreachable!("SIGKILL comes before the system call returns");
+        }
+    }
+}
 
 #[cfg(any(test, loom))]
 mod armed {

@@ -15,9 +15,9 @@
 compile_error!("rlz needs 64-bit little-endian Linux (x86-64 or aarch64); on Windows use WSL2");
 
 pub mod error;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, feature = "kill-points")))]
 mod kill;
-#[cfg(loom)]
+#[cfg(any(loom, feature = "kill-points"))]
 pub mod kill;
 pub mod limiter;
 pub mod memory;

@@ -49,6 +49,7 @@ const SLOTS: usize = EVENT + EventCount::WORDS;
 const SLOT_BITS: u32 = 8;
 const WRITING: u64 = 1;
 const WORKER_SHIFT: u32 = 1;
+const WORKER_MASK: u64 = (1 << (VERSION_SHIFT - WORKER_SHIFT)) - 1;
 const VERSION_SHIFT: u32 = 11;
 
 /// A slot number and "none" fit into the eight bits of `latest` and of a lease.

@@ -10,6 +10,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::error::{Error, Result};
+use crate::kill::kill_point;
 use crate::memory::{Access, Header, ReadWord, Segment, Stream};
 use crate::schema::{Dtype, Field, PlacedField};
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -176,8 +177,10 @@ impl StatsBoard {
         fence(Ordering::Release);
         let at = place(count, capacity) * width;
         for (word, value) in events[at..at + width].iter().zip(values) {
+            kill_point("stats: in an event");
             word.store(value.to_bits(), Ordering::Relaxed);
         }
+        kill_point("stats: event not counted");
         // Pairs with the Acquire load in `events`: who sees the count sees the record.
         counter.store(count.wrapping_add(1), Ordering::Release);
         Ok(())

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::kill::kill_point;
 use crate::memory::{Access, Header, Segment, Stream};
 use crate::owner::{MAX_LANES, WorkerId};
 use crate::sync::{AtomicU64, Ordering};
@@ -316,6 +317,7 @@ impl Limiter {
         // Count first: a kill in between leaves nothing behind, for the open count is private. Release, pairs with the
         // Acquire in `updates`.
         self.word(UPDATES).fetch_add(count, Ordering::Release);
+        kill_point("limiter: updates counted");
         self.inner.open_updates.fetch_sub(count, Ordering::Relaxed);
         self.samplers().notify_if(|| {
             let index = self.counters().granted();

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::payload::{check_finite, store_bytes};
-use super::{LINE, ParameterStore, SLOT_BITS, STREAM, VERSION_SHIFT, View, WORKER_SHIFT, WRITING, split_latest};
+use super::{
+    LINE, ParameterStore, SLOT_BITS, STREAM, VERSION_SHIFT, View, WORKER_MASK, WORKER_SHIFT, WRITING, split_latest,
+};
 use crate::error::{Error, Result};
 use crate::kill::kill_point;
 use crate::owner::WorkerId;
@@ -56,7 +58,7 @@ impl Publisher {
         // Release, pairs with the Acquire load of the stamp by readers: an even stamp comes after the content.
         words[0]
             .compare_exchange(writing, writing & !WRITING, Ordering::Release, Ordering::Relaxed)
-            .map_err(|stamp| lost(stamp >> WORKER_SHIFT & WorkerId::MAX))?;
+            .map_err(|stamp| lost(stamp >> WORKER_SHIFT & WORKER_MASK))?;
         kill_point("parameters: stamped");
         // Release, pairs with the Acquire loads of `latest`.
         view.latest

@@ -273,6 +273,11 @@ impl Queue {
         Ok(occupancy)
     }
 
+    /// Worker id that writes or reads each slot, 0 for none.
+    pub fn owners(&self) -> Result<Vec<u64>> {
+        Ok(self.view()?.slots.words().map(slots::Word::owner).collect())
+    }
+
     /// Age of the oldest segment that waits for a consumer (advisory: it may be popped meanwhile).
     pub fn oldest_age(&self) -> Result<Option<Duration>> {
         let view = self.view()?;

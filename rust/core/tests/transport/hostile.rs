@@ -10,7 +10,7 @@ use rlz_core::memory::{Access, Segment};
 use rlz_core::replay::Replay;
 use rlz_core::sync::Ordering;
 
-use crate::words_field;
+use crate::common::words_field;
 
 fn poke(fd: impl AsFd, word: usize, value: u64) {
     let segment = Segment::attach(fd.as_fd(), Access::ReadWrite).unwrap();

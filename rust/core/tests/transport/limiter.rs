@@ -5,7 +5,7 @@ use rlz_core::limiter::rule::Rule;
 use rlz_core::limiter::{Limiter, State};
 use rlz_core::{Error, Result};
 
-use crate::id;
+use crate::common::id;
 
 const POLL: Option<Duration> = Some(Duration::ZERO);
 

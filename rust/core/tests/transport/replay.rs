@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rlz_core::Error;
 use rlz_core::replay::{Batch, FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, Meta, Replay, Sampler};
 
-use crate::{fill, id, is_whole, words_field};
+use crate::common::{fill, id, is_whole, words_field};
 
 const WORDS: usize = 8;
 const SEED: [u64; 4] = [1, 2, 3, 4];
