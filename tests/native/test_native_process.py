@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,12 @@ simulator = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600
 print(os.getpid(), simulator.pid, flush=True)
 if sys.argv[2] == "busy":
     10 ** (10 ** 9)  # one native call that holds the GIL for minutes
+elif sys.argv[2] == "queue":
+    from rlz._native import TrajectoryQueue
+    TrajectoryQueue.create([("x", "f32", ())], slots=1, run_id=1).consumer(worker=1).pop(timeout=None)
+elif sys.argv[2] == "parameters":
+    from rlz._native import ParameterStore
+    ParameterStore.create([("w", "f32", ())], leases=1, run_id=1).subscriber(worker=1).wait_newer(0, timeout=None)
 time.sleep(600)
 """
 
@@ -54,7 +61,7 @@ def start(how: str, pid: str = "os.getpid()") -> tuple[subprocess.Popen[str], li
     return parent, [int(word) for word in parent.stdout.readline().split()]
 
 
-@pytest.mark.parametrize("how", ["idle", "busy"])
+@pytest.mark.parametrize("how", ["idle", "busy", "queue", "parameters"])
 def test_the_group_goes_with_the_parent(how: str) -> None:
     parent, pids = start(how)
     try:
@@ -72,6 +79,72 @@ def test_the_group_goes_with_the_parent(how: str) -> None:
                 os.kill(pid, 9)
         assert parent.stdout is not None
         parent.stdout.close()
+
+
+OWNER = """
+import subprocess, sys, time
+from rlz._native import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
+replay = Replay.create([("x", "f32", ())], buffer_size=10, lanes=1, run_id=1)
+queue = TrajectoryQueue.create([("x", "f32", ())], slots=1, run_id=1)
+store = ParameterStore.create([("w", "f32", ())], leases=1, run_id=1)
+board = StatsBoard.create(slots=1, names=["a"], event_width=1, event_capacity=1, run_id=1)
+limiter = Limiter.create(lanes=1, total_timesteps=1, learning_starts=0, ratio=None, slack=1.0, run_id=1)
+fds = [replay.fd, queue.fd, store.control_fd, store.payload_fd, board.fd, limiter.fd]
+child = subprocess.Popen([sys.executable, "-c", {worker!r}, *map(str, fds)], pass_fds=fds)
+print(child.pid, *fds, flush=True)
+time.sleep(600)
+"""
+
+ATTACHED = """
+import os, sys, time
+from rlz._native import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
+replay, queue, control, payload, board, limiter = map(int, sys.argv[1:])
+streams = [
+    Replay.attach(replay), TrajectoryQueue.attach(queue), ParameterStore.attach(control, payload, writable=True),
+    StatsBoard.attach(board), Limiter.attach(limiter),
+]
+os.closerange(3, 100)  # mappings alone are enough
+print("attached", flush=True)
+time.sleep(600)
+"""
+
+
+def holders(inodes: set[int]) -> dict[int, int]:
+    """Processes that have some of these files open or mapped, and how many of them."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            files = {fd.stat().st_ino for fd in (folder / "fd").iterdir() if "memfd:rlz-" in str(fd.readlink())}
+            maps = {int(line.split()[4]) for line in (folder / "maps").read_text().splitlines() if "memfd:rlz-" in line}
+        except OSError:  # it has just ended, or is another user's
+            continue
+        if held := inodes & (files | maps):
+            found[int(folder.name)] = len(held)
+    return found
+
+
+def test_memory_goes_with_the_last_process() -> None:
+    program = OWNER.format(worker=ATTACHED)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        worker = 0
+        try:
+            worker, *fds = map(int, owner.stdout.readline().split())
+            assert owner.stdout.readline() == "attached\n"
+            inodes = {Path(f"/proc/{owner.pid}/fd/{fd}").stat().st_ino for fd in fds}
+            assert len(inodes) == 6
+            assert holders(inodes) == {owner.pid: 6, worker: 6}
+            owner.kill()
+            owner.wait()
+            assert holders(inodes) == {worker: 6}
+        finally:
+            owner.kill()
+            if worker and not gone(worker):
+                os.kill(worker, 9)
+        assert wait_gone([worker], 5.0) == []
+        assert holders(inodes) == {}  # and there is no name by which to find it again
 
 
 def test_a_wrong_parent_is_as_good_as_a_dead_one() -> None:

@@ -83,6 +83,13 @@ fn names(schema: &Schema) -> Vec<String> {
     schema.fields().iter().map(|placed| placed.field.name.clone()).collect()
 }
 
+/// The lease of a segment that has not ended. An error in a forked child: the slot is the parent's, and not mapped there.
+fn held<T>(lease: &Mutex<Option<Arc<Lease<T>>>>) -> Result<Arc<Lease<T>>> {
+    let lease = lease.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(ended)?;
+    lease.guard.check(STREAM)?;
+    Ok(lease)
+}
+
 fn ended() -> Failure {
     Error::Closed { stream: "segment (it was committed, aborted or released)" }.into()
 }
@@ -101,7 +108,7 @@ impl WriteSegment {
     }
 
     fn lease(&self) -> Result<Arc<Lease<WriteSlot>>> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(ended)
+        held(&self.lease)
     }
 
     fn take(&self) -> Option<Arc<Lease<WriteSlot>>> {
@@ -188,7 +195,7 @@ impl ReadSegment {
     }
 
     fn lease(&self) -> Result<Arc<Lease<ReadSlot>>> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(ended)
+        held(&self.lease)
     }
 }
 

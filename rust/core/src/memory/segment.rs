@@ -76,6 +76,9 @@ impl Segment {
         };
         let label = CString::new(format!("rlz-{name}"))
             .map_err(|_| Error::invalid("segment name", format!("{name:?}"), "text without NUL bytes"))?;
+        // Allocating more than there is does not fail: the kernel kills processes until it succeeds.
+        check_available(len, &std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+            .map_err(|e| fail("the look at free memory (MemAvailable)", e))?;
         let fd = rustix::fs::memfd_create(&label, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|e| fail("memfd_create", e.into()))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| fail("ftruncate", e.into()))?;
@@ -198,6 +201,19 @@ impl Segment {
     }
 }
 
+/// An error when `len` bytes are more than the kernel's estimate of what it can give; without an estimate none.
+fn check_available(len: usize, meminfo: &str) -> io::Result<()> {
+    let kib =
+        meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB")?.trim().parse().ok());
+    match kib {
+        Some(kib) if (len as u64).div_ceil(1024) > kib => {
+            let left = format!("{:.1} MiB are available", kib as f64 / 1024.0);
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, left))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         // In a forked child the memory was never mapped (DONTFORK), and by now something else may be at that address.
@@ -284,6 +300,17 @@ mod tests {
         // SAFETY: `status` is valid for writes; `pid` is our child.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
         assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn more_than_is_free_is_refused_before_it_is_allocated() {
+        let meminfo = "MemTotal:       16000000 kB\nMemFree:  9 kB\nMemAvailable:    2048 kB\nBuffers: 1 kB\n";
+        check_available(2 << 20, meminfo).unwrap();
+        let error = check_available((2 << 20) + 1, meminfo).unwrap_err();
+        assert!(error.to_string().contains("2.0 MiB are available"), "{error}");
+        check_available(usize::MAX, "").unwrap();
+        let message = Segment::create("replay", 1 << 60).unwrap_err().to_string();
+        assert!(message.contains("MiB are available"), "{message}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Tests of the transport from outside: segments as hostile input, and semantics of the streams.
+//! Tests of the transport from outside: segments as hostile input, semantics of the streams, and what changes under them.
 
+mod changes;
 #[path = "../common/mod.rs"]
 mod common;
 mod hostile;
