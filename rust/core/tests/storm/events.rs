@@ -68,7 +68,7 @@ impl Scene for Wakes {
         let most = kills.total();
         demand(missed <= most, || format!("{missed} wakes were missed with {most} kills"))?;
         let turns = self.turn().load(Ordering::Relaxed);
-        demand(turns > 100, || format!("{turns} turns only"))?;
+        demand(turns > 20, || format!("{turns} turns only"))?;
         Ok(format!("{turns} turns, {missed} waits ended by a slice"))
     }
 }
