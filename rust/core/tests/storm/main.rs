@@ -32,33 +32,60 @@ type DroppingQueue = Trajectories<true>;
 macro_rules! scenes {
     ($each:ident) => {
         $each!(
-            replay_buffer: Lanes, 2_500;
-            queue: Queue, 2_000;
-            dropping_queue: DroppingQueue, 1_000;
-            parameter_store: Parameters, 2_000;
-            limiter: Steps, 1_500;
-            event_count: Wakes, 500;
-            stats_board: Board, 500;
+            Lanes, 2_500;
+            Queue, 2_000;
+            DroppingQueue, 1_000;
+            Parameters, 2_000;
+            Steps, 1_500;
+            Wakes, 500;
+            Board, 500;
         );
     };
 }
 
-macro_rules! short_storms {
-    ($($name:ident: $scene:ty, $kills:expr;)*) => {
-        /// Together about 20 s.
-        mod a_short_storm {
-            use super::*;
-            $(
-                #[test]
-                fn $name() {
-                    let length = Length::For(Duration::from_millis(2_900));
-                    println!("{}", storm::<$scene>(length, Reaping::AtOnce).unwrap());
-                }
-            )*
-        }
-    };
+/// Together about 20 s.
+mod a_short_storm {
+    use super::*;
+
+    fn blow<S: Scene>() {
+        println!("{}", storm::<S>(Length::For(Duration::from_millis(2_900)), Reaping::AtOnce).unwrap());
+    }
+
+    #[test]
+    fn replay_buffer() {
+        blow::<Lanes>();
+    }
+
+    #[test]
+    fn queue() {
+        blow::<Queue>();
+    }
+
+    #[test]
+    fn dropping_queue() {
+        blow::<DroppingQueue>();
+    }
+
+    #[test]
+    fn parameter_store() {
+        blow::<Parameters>();
+    }
+
+    #[test]
+    fn limiter() {
+        blow::<Steps>();
+    }
+
+    #[test]
+    fn event_count() {
+        blow::<Wakes>();
+    }
+
+    #[test]
+    fn stats_board() {
+        blow::<Board>();
+    }
 }
-scenes!(short_storms);
 
 /// `make kill`: every stream in turn.
 #[test]
@@ -66,7 +93,7 @@ scenes!(short_storms);
 fn ten_thousand_kills() {
     let (mut kills, mut at_points, mut started, mut checked, mut seconds) = (0, 0, 0, 0, 0.0);
     macro_rules! long_storms {
-        ($($name:ident: $scene:ty, $kills:expr;)*) => {
+        ($($scene:ty, $kills:expr;)*) => {
             $(
                 let summary = storm::<$scene>(Length::Kills($kills), Reaping::AtOnce).unwrap();
                 println!("{summary}");
@@ -91,7 +118,7 @@ fn ten_thousand_kills() {
 fn child() {
     let Some(errand) = child::errand() else { return };
     macro_rules! children {
-        ($($name:ident: $scene:ty, $kills:expr;)*) => { $( child::run::<$scene>(&errand); )* };
+        ($($scene:ty, $kills:expr;)*) => { $( child::run::<$scene>(&errand); )* };
     }
     scenes!(children);
 }
@@ -101,7 +128,7 @@ fn child() {
 fn every_kill_point_is_in_a_storm() {
     let mut known: BTreeSet<&str> = BTreeSet::new();
     macro_rules! points {
-        ($($name:ident: $scene:ty, $kills:expr;)*) => {
+        ($($scene:ty, $kills:expr;)*) => {
             $(
                 known.extend(<$scene>::ROLES.iter().flat_map(|role| role.points));
                 known.extend(<$scene>::REAP_POINTS);
