@@ -51,7 +51,7 @@ impl Scene for Wakes {
         (0..2).for_each(|side| self.event(side).reap(dead));
     }
 
-    /// Its waiter's bits: ids are below 64 here, and the first two words are no bitmaps.
+    /// Its waiter's bits: ids that come back at once stay below 64, and the first two words are no bitmaps.
     fn held_by(&self, worker: WorkerId) -> usize {
         let bitmaps = (0..2).flat_map(|side| &self.side(side)[2..]);
         bitmaps.filter(|word| word.load(Ordering::Relaxed) >> worker.get() & 1 == 1).count()

@@ -87,8 +87,6 @@ pub enum Length {
 pub enum Reaping {
     AtOnce,
     Never,
-    /// Only when a successor with the same id is at work.
-    AfterReuse,
 }
 
 /// Kills, counted.
@@ -180,7 +178,7 @@ pub fn storm<S: Scene>(length: Length, reaping: Reaping) -> Verdict<Summary> {
         report: Report::new(),
         reaping,
         random: Rng::new([seed, 2, 3, 4]),
-        ids: (1..=60).rev().map(id).collect(),
+        ids: (1..=WorkerId::MAX).rev().map(id).collect(),
         members: Vec::new(),
         kills: Kills::default(),
         started: 0,
@@ -287,19 +285,10 @@ impl<S: Scene> Storm<'_, S> {
                 self.reap_in_a_process(worker)?;
             }
             self.reap(role.name, worker, point)?;
+            self.ids.push(worker); // only now
         }
         self.scene.check()?;
-        if self.reaping != Reaping::Never {
-            self.ids.push(worker);
-        }
         self.members[seat] = self.start(role, index, seat);
-        if self.reaping == Reaping::AfterReuse {
-            let begin = Instant::now();
-            while self.report.progress(seat) == self.members[seat].at_first && begin.elapsed().as_secs() < 2 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            self.scene.reap(worker);
-        }
         Ok(())
     }
 
