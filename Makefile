@@ -73,7 +73,7 @@ kill: setup  ## Long kill storms with real processes: 10,000 kills over all stre
 	$(RUN) pytest -q -m kill
 
 .PHONY: learn
-learn: setup  ## Learning gates (SAC on Pendulum-v1, three seeds; about fifteen minutes on two cores)
+learn: setup  ## Learning gates (SAC and TD3 on Pendulum-v1, three seeds each, DDPG one; about half an hour on two cores)
 	$(RUN) pytest -q -s -m learn --timeout=3600
 
 .PHONY: bench

@@ -31,6 +31,7 @@ def read_rlz(path):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--algo", default="SAC", help="for the titles")
     p.add_argument("--env", required=True)
     p.add_argument("--random", type=float, default=0.0, help="return of a random policy")
     p.add_argument("--rlz", nargs="+", required=True)
@@ -48,7 +49,7 @@ def main():
         return float(c[-5:, 1].mean()) - a.random
 
     lines = [
-        f"# SAC on {a.env}: rlz beside Stable-Baselines3",
+        f"# {a.algo} on {a.env}: rlz beside Stable-Baselines3",
         "",
         "| | seed | last five evaluations | area (mean over steps) | wall-clock, s |",
         "|---|---|---|---|---|",
@@ -80,7 +81,7 @@ def main():
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("evaluation return")
     axes[0].legend()
-    figure.suptitle(f"SAC on {a.env}")
+    figure.suptitle(f"{a.algo} on {a.env}")
     figure.tight_layout()
     figure.savefig(a.output.with_suffix(".svg"))
 

@@ -1,7 +1,9 @@
-"""Learning curve of Stable-Baselines3's SAC, evaluated like rlz's evaluator: deterministic, fixed reset seeds.
+"""Learning curve of Stable-Baselines3's SAC, TD3 or DDPG, evaluated like rlz's: deterministic, fixed reset seeds.
 
 Runs in any environment that has stable-baselines3 and gymnasium[mujoco]:
     python sb3_curve.py --env HalfCheetah-v5 --steps 50000 --seed 1 --output curve.csv
+    python sb3_curve.py --algo td3 --env Pendulum-v1 --steps 20000 --noise 0.1 --gamma 0.98 --buffer-size 200000 \\
+        --learning-starts 10000 --learning-rate 1e-3 --every 2000 --episodes 20 --output curve.csv
 Columns: env_steps, mean, std, wall_s (evaluation time excluded).
 """
 
@@ -15,6 +17,7 @@ import numpy as np
 import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import NormalActionNoise
 
 
 class Evaluate(BaseCallback):
@@ -45,11 +48,16 @@ class Evaluate(BaseCallback):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--algo", default="sac", choices=["sac", "td3", "ddpg"])
     p.add_argument("--env", required=True)
     p.add_argument("--steps", type=int, required=True)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--learning-starts", type=int, default=100)
     p.add_argument("--learning-rate", type=float, default=3e-4)
+    p.add_argument("--batch-size", type=int, default=256)
+    p.add_argument("--buffer-size", type=int, default=1_000_000)
+    p.add_argument("--gamma", type=float, default=0.99)
+    p.add_argument("--noise", type=float, default=0.0, help="standard deviation of Gaussian action noise in [-1, 1]")
     p.add_argument("--every", type=int, default=2500)
     p.add_argument("--episodes", type=int, default=5)
     p.add_argument("--threads", type=int, default=1)
@@ -59,12 +67,20 @@ def main():
     torch.set_num_threads(a.threads)
     with open(a.output, "w") as f:  # noqa: PTH123
         f.write("env_steps,mean,std,wall_s\n")
-    model = sb3.SAC(
+    actions = gym.make(a.env).action_space.shape[0]
+    noise = NormalActionNoise(np.zeros(actions), np.full(actions, a.noise)) if a.noise else None
+    model = getattr(sb3, a.algo.upper())(
         "MlpPolicy",
         a.env,
         seed=a.seed,
         learning_starts=a.learning_starts,
         learning_rate=a.learning_rate,
+        batch_size=a.batch_size,
+        buffer_size=a.buffer_size,
+        gamma=a.gamma,
+        action_noise=noise,
+        train_freq=1,
+        gradient_steps=1,
         device="cpu",
         verbose=0,
     )
