@@ -60,7 +60,7 @@ def test_render_is_toml_with_origins() -> None:
         ({"num_envs": "1", "samplers": "2"}, "--num-envs 1 is less than --samplers 2"),
         ({"device": "gpu"}, "--device gpu: expected auto, cpu, cuda or cuda:N"),
         ({"sede": 3}, "Did you mean seed"),
-        ({"policy_delay": "2"}, "--policy-delay: sac has no such option (it is one of td3). Leave it out."),
+        ({"policy_delay": "2"}, "--policy-delay is an option of td3, not of sac. Leave it out."),
     ],
 )
 def test_option_errors_give_value_and_range(options: dict[str, object], message: str) -> None:
@@ -140,11 +140,11 @@ def test_preset_of_an_environment(env: str, section: str) -> None:
 )
 def test_options_of_other_algorithms_are_refused_and_not_written(tmp_path: Path, algo: str, option: str) -> None:
     default = RunConfig.model_fields[option].default
-    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}: {algo} has no such option"):
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} is an option of .*, not of {algo}"):
         resolve(algo, "Ant-v4", {option: default})
     path = tmp_path / "run.toml"
     path.write_text(f"{option} = {default!r}\n")
-    with pytest.raises(UsageError, match=f"{algo} has no such option"):
+    with pytest.raises(UsageError, match=f"not of {algo}"):
         resolve(algo, "Ant-v4", {}, path)
     resolved = resolve_with_origins(algo, "Ant-v4")
     assert f"{option} =" not in resolved.render()

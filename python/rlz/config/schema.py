@@ -260,7 +260,7 @@ class RunConfig(BaseModel):
     policy_delay: Integer = option(
         2,
         panel=Panel.LEARNING,
-        help="Updates for each one that is of actor and target networks too.",
+        help="Updates of the critics for each one of actor and target networks.",
         metavar="UPDATES",
         only=("td3",),
         ge=1,
@@ -410,8 +410,7 @@ class RunConfig(BaseModel):
             only = metadata(type(self).model_fields[name])["only"]
             if only and self.algo not in only:
                 raise ValueError(
-                    f"--{name.replace('_', '-')}: {self.algo} has no such option (it is one of {', '.join(only)}). "
-                    "Leave it out."
+                    f"--{name.replace('_', '-')} is an option of {' and '.join(only)}, not of {self.algo}. Leave it out."
                 )
         return self
 
