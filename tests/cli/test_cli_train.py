@@ -8,7 +8,7 @@ import pytest
 from rlz.cli import main
 from rlz.config import RunConfig
 from rlz.config.names import flag
-from rlz.config.schema import metadata
+from rlz.config.option import metadata
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from rlz.config import RunConfig
+from rlz.config.option import metadata
 from rlz.config.overrides import expects
-from rlz.config.schema import metadata
 from rlz.errors import ConfigError
 
 

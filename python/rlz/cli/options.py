@@ -7,7 +7,8 @@ import typer
 from pydantic.fields import FieldInfo
 
 from rlz.config.names import flag
-from rlz.config.schema import RunConfig, metadata
+from rlz.config.option import metadata
+from rlz.config.schema import RunConfig
 
 
 def run_parameters() -> list[inspect.Parameter]:

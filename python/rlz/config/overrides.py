@@ -13,8 +13,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rlz.config.names import close, either, flag, hint
+from rlz.config.option import metadata
 from rlz.config.presets import algorithms, presets
-from rlz.config.schema import RunConfig, metadata
+from rlz.config.schema import RunConfig
 from rlz.config.values import pairs
 from rlz.errors import ConfigError, UsageError
 

@@ -3,8 +3,6 @@
 The command line (`rlz train --help`), the TOML files and the error messages are all made from these fields.
 """
 
-from collections.abc import Callable
-from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -15,14 +13,13 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from rlz.config import values
+from rlz.config.option import Integer, Number, Panel, metadata, option
 
 MAX_SAMPLERS = 1000
 """Worker ids end at 1022; learner, evaluator and controller have theirs, restarts need spare ones."""
@@ -32,69 +29,6 @@ MAX_ENVS = 65_536
 
 MAX_LAYER_BYTES = 2**30
 """A field of the parameter store takes no more."""
-
-
-class Panel(StrEnum):
-    """Group of an option in `rlz train --help`."""
-
-    PROBLEM = "Problem"
-    LEARNING = "Learning (the algorithm's hyperparameters: never changed for speed)"
-    NETWORK = "Networks"
-    PLACEMENT = "Workers and devices"
-    EVALUATION = "Evaluation"
-    OUTPUT = "Run folder, checkpoints and tracking"
-
-
-Integer = Annotated[int, BeforeValidator(values.integral)]
-Number = Annotated[float, BeforeValidator(values.finite)]
-
-
-def option(
-    default: Any = ...,
-    *,
-    panel: Panel,
-    help: str,
-    expects: str | None = None,
-    metavar: str | None = None,
-    flags: tuple[str, ...] = (),
-    shown: str | None = None,
-    only: tuple[str, ...] = (),
-    factory: Callable[[dict[str, Any]], Any] | None = None,
-    **limits: Any,
-) -> Any:
-    """One option of a run.
-
-    Parameters
-    ----------
-    default, factory
-        Default value, or a function of the fields before this one.
-    panel, help, metavar, flags, shown
-        How `rlz train --help` shows it: group, text, placeholder of the value, further flags such as `-n`, and the text
-        of the default where the value alone would not say it.
-    expects
-        What is allowed, for error messages; made from type and limits where not given.
-    only
-        Algorithms that have the option; empty: all of them.
-    limits
-        `ge`, `gt`, `le`, `lt`, as in pydantic.
-    """
-    extra: dict[str, Any] = {
-        "panel": str(panel),
-        "expects": expects,
-        "metavar": metavar,
-        "flags": list(flags),
-        "shown": shown,
-        "only": list(only),
-    }
-    if factory is not None:
-        return Field(default_factory=factory, description=help, json_schema_extra=extra, **limits)
-    return Field(default, description=help, json_schema_extra=extra, **limits)
-
-
-def metadata(field: FieldInfo) -> dict[str, Any]:
-    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown, only."""
-    extra = field.json_schema_extra
-    return extra if isinstance(extra, dict) else {}
 
 
 class RunConfig(BaseModel):
@@ -410,7 +344,8 @@ class RunConfig(BaseModel):
             only = metadata(type(self).model_fields[name])["only"]
             if only and self.algo not in only:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} is an option of {' and '.join(only)}, not of {self.algo}. Leave it out."
+                    f"--{name.replace('_', '-')} is an option of {' and '.join(only)}, not of {self.algo}. "
+                    "Leave it out."
                 )
         return self
 
