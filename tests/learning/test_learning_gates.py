@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import bandit
+import asymmetric_bounds
 import numpy as np
 import pytest
 
@@ -62,14 +62,19 @@ def test_smoke_sac_gets_far_better_than_random_in_3000_steps(tmp_path):
     ],
 )
 def test_smoke_the_best_action_within_asymmetric_bounds_is_found(tmp_path, algo, options):
-    given = {"env": "bandit:Bandit-v0", "total_timesteps": 1500, "learning_starts": 500, "runs_dir": str(tmp_path)}
+    given = {
+        "env": "asymmetric_bounds:AsymmetricBounds-v0",
+        "total_timesteps": 1500,
+        "learning_starts": 500,
+        "runs_dir": str(tmp_path),
+    }
     given |= {"hidden": (32, 32), "learning_rate": 1e-3, "batch_size": 64, "buffer_size": 2000, "mode": "serial"}
     given |= {"compile": False, "device": "cpu", "eval_every": 0, "name": "run"}
     assert train_here(RunConfig(algo=algo, **given, **options), quiet=True) == 0
     policy = rlz.load(tmp_path / "run")
     assert policy.algo == algo
     actions = policy.predict(np.random.default_rng(1).uniform(-1, 1, (50, 2)))
-    found = (actions - bandit.BEST) / (np.subtract(policy.spec.action_high, policy.spec.action_low))
+    found = (actions - asymmetric_bounds.BEST) / (np.subtract(policy.spec.action_high, policy.spec.action_low))
     assert np.abs(found).mean() < 0.05, actions.mean(0)
 
 

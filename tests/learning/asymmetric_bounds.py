@@ -7,7 +7,7 @@ from gymnasium.spaces import Box
 BEST = np.array([1.8, 3.0], np.float32)
 
 
-class Bandit(gymnasium.Env):
+class AsymmetricBounds(gymnasium.Env):
     """One step: the reward is minus the squared distance, in units of the range, of the action from `BEST`."""
 
     def __init__(self):
@@ -25,4 +25,4 @@ class Bandit(gymnasium.Env):
         return obs, 1.0 - 10.0 * float((distance**2).sum()), True, False, {}
 
 
-gymnasium.register("Bandit-v0", entry_point=Bandit)
+gymnasium.register("AsymmetricBounds-v0", entry_point=AsymmetricBounds)
