@@ -54,7 +54,9 @@ def check(run_dir: Path) -> dict[str, int]:
     checkpoint = newest_checkpoint(run_dir)
     assert checkpoint.replay is not None
     counts = {"rows": 0, "rows_beyond_steps": -checkpoint.env_steps, "torn": 0}
-    for lane in range(len(checkpoint.replay.lanes)):
+    for lane, files in enumerate(checkpoint.replay.lanes):
+        if not files:
+            continue  # no row yet
         rows, flags = columns(checkpoint, lane)
         counts["rows"] += len(flags)
         counts["rows_beyond_steps"] += len(flags)
