@@ -26,7 +26,7 @@ def test_weights_follow_their_rows(tmp_path: Path, lanes: int) -> None:
         for value in values:
             writer.append(lane, (value,), version=0)
     saved = ReplaySaver(tmp_path, replay).save(replay.committed())
-    tensors = Priorities([1, 1], weights, 200.0).tensors()
+    tensors = Priorities([1, 1], [0, 0], weights, 200.0).tensors()
     checkpoint: Any = SimpleNamespace(run_dir=tmp_path, path=tmp_path, replay=saved, priorities=tensors)
     assert Checkpoint.restore_replay(checkpoint, again, worker=1) == 13
     sampler = again.prioritized_sampler(seed=[1, 2, 3, 4])
@@ -35,6 +35,6 @@ def test_weights_follow_their_rows(tmp_path: Path, lanes: int) -> None:
         count = again.committed()[lane]
         rows, meta = np.empty((count, again.stride), np.uint8), np.empty(count, np.uint64)
         assert again.read_rows(lane, 1, rows, meta) == count
-        first, found = sampler.weights(lane)
+        first, _, found = sampler.weights(lane)
         assert first == 1
         assert found.tolist() == rows[:, :8].copy().view(np.float64)[:, 0].tolist()
