@@ -2,12 +2,23 @@
 
 All array arguments are C-contiguous numpy arrays, written or read in place. `timeout` is in seconds: None waits without
 limit, 0 polls. Every call that may wait releases the GIL, re-checks signals at least every 100 ms and raises
-`rlz.errors.WaitTimeoutError` when time runs out. Handles refuse use in a forked child.
+`rlz.errors.WaitTimeoutError` when time runs out.
+
+Every stream and every end of one is a context manager: leaving its block closes it. `close` may be called again; what
+was closed raises `rlz.errors.ClosedError` when it is used. Ends hold the memory themselves, so they go on when their
+stream is closed in this process. All refuse use in a forked child (`rlz.errors.TransportError`).
+
+A descriptor (`fd`) belongs to its stream. `attach` duplicates the one that it is given; it raises
+`rlz.errors.LayoutMismatchError` or `rlz.errors.TransportError` when that is not such a stream, ValueError for a
+negative number.
+
+`create` raises `rlz.errors.SharedMemoryError` when the memory cannot be had, ValueError for sizes that cannot be used.
+`worker` is an id from 1 to 1022 (ValueError), `run_id` any number that tells streams of one run from those of another.
 """
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,25 +65,32 @@ _Path = str | PathLike[str]
 
 @final
 class Replay:
-    """Replay buffer: one lane per environment, oldest rows overwritten (transport.md section 1)."""
+    """Replay buffer: one lane per environment, oldest rows overwritten."""
 
     @staticmethod
-    def create(fields: Sequence[_Field], *, buffer_size: int, lanes: int, run_id: int) -> Replay: ...
+    def create(fields: Sequence[_Field], *, buffer_size: int, lanes: int, run_id: int) -> Replay:
+        """Make a buffer that keeps the newest `buffer_size` rows of all lanes together."""
     @staticmethod
-    def attach(fd: int) -> Replay: ...
+    def attach(fd: int) -> Replay:
+        """Map the buffer behind a descriptor."""
     @property
-    def fd(self) -> int: ...
+    def fd(self) -> int:
+        """Its descriptor, for `attach` in another process."""
     @property
-    def lanes(self) -> int: ...
+    def lanes(self) -> int:
+        """Number of lanes."""
     @property
-    def lane_capacity(self) -> int: ...
+    def lane_capacity(self) -> int:
+        """Slots of a lane: its equal share of `buffer_size`, and a small margin."""
     @property
-    def buffer_size(self) -> int: ...
+    def buffer_size(self) -> int:
+        """Rows that can be drawn at most."""
     @property
     def stride(self) -> int:
         """Bytes per row."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
     @property
     def fields(self) -> list[tuple[str, str, tuple[int, ...], int]]:
         """(name, dtype, shape, byte offset in the row)."""
@@ -81,7 +99,7 @@ class Replay:
     def owners(self) -> list[int]:
         """Worker id that owns each lane, 0 for none."""
     def writer(self, lanes: Sequence[int], *, worker: int, n_step: int = 1) -> ReplayWriter:
-        """Become the owner of lanes that nobody owns.
+        """Become the owner of lanes that nobody owns; TransportError when one is owned.
 
         `n_step` above 1 folds the fields `reward` and `discount` (f32 or f64 scalars of one step) over up to n steps of
         an episode: reward = r_0 + d_0 r_1 + ..., discount = d_0 ... d_(k-1), `next_obs` that of the last step.
@@ -118,17 +136,24 @@ class Replay:
         appended: OSError, LayoutMismatchError (both sides shown), TransportError (no such file, cut short, damaged).
         """
     def restore_rows(self, lane: int, rows: NDArray[np.uint8], meta: NDArray[np.uint64], *, worker: int) -> None:
-        """Append saved rows to a lane without an owner (resume)."""
-    def close(self) -> None: ...
+        """Append saved rows [n, stride] with their meta words [n] to a lane without an owner (resume)."""
+    def close(self) -> None:
+        """Let go of the memory in this process."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class ReplayWriter:
+    """Writing end of some lanes, used by one thread at a time."""
+
     def append(self, lane: int, row: Sequence[Any], *, version: int, flags: int = 0) -> None:
         """Append one row; `row` holds one value per field, in field order (arrays of the exact dtype, or scalars).
 
-        Raises TypeError/ValueError naming field, expected and got; LeaseLostError when fenced.
+        `version` (32 bits): of the parameters that chose the action. `flags`: FLAG_TERMINATED, FLAG_TRUNCATED.
+        Raises TypeError/ValueError naming field, expected and got; LeaseLostError when the lane was reaped.
         """
-    def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int, flags: int = 0) -> None: ...
+    def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int, flags: int = 0) -> None:
+        """Append one row [stride] that is packed already; otherwise as `append`."""
     def append_batch(
         self, lanes: Sequence[int], columns: Sequence[NDArray[Any]], *, version: int, flags: Sequence[int] | None = None
     ) -> None:
@@ -149,9 +174,13 @@ class ReplayWriter:
         """Go on with windows from `open_windows` of a writer with the same rows and n_step."""
     def close(self) -> None:
         """Flush, then give the lanes back (owner 0)."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class ReplaySampler:
+    """Draws rows uniformly, from a random stream of its own."""
+
     def sample(
         self,
         rows: NDArray[np.uint8],
@@ -169,16 +198,22 @@ class ReplaySampler:
     def available(self) -> int:
         """Rows that can be drawn now."""
     @property
-    def redraws(self) -> int: ...
+    def redraws(self) -> int:
+        """Draws that were repeated because a writer had got there first, in total."""
     @property
     def state(self) -> bytes:
         """State of the random stream, for a checkpoint; settable."""
     @state.setter
     def state(self, value: bytes) -> None: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the buffer."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class PrioritizedSampler:
+    """Draws rows in proportion to their priorities, which live in this object alone."""
+
     def sample(
         self,
         rows: NDArray[np.uint8],
@@ -206,9 +241,11 @@ class PrioritizedSampler:
     def stale(self) -> int:
         """Updates that came too late, in total."""
     @property
-    def available(self) -> int: ...
+    def available(self) -> int:
+        """Rows that can be drawn now."""
     @property
-    def redraws(self) -> int: ...
+    def redraws(self) -> int:
+        """Draws that were repeated because a writer had got there first, in total."""
     @property
     def state(self) -> bytes:
         """State of the random stream, for a checkpoint; settable."""
@@ -224,10 +261,15 @@ class PrioritizedSampler:
         self, lane: int, first: int, position: int, weights: NDArray[np.float64], largest: float
     ) -> int:
         """Take back saved weights of rows `first`, `first` + 1, ...; returns how many of them are in the window."""
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the buffer and the priorities."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class ReplayTail:
+    """Follows the rows of every lane in order."""
+
     def read(self, lane: int, rows: NDArray[np.uint8], meta: NDArray[np.uint64], tickets: NDArray[np.uint64]) -> int:
         """Copy a lane's next rows into `rows` [n, stride], `meta` [n], `tickets` [n] (ascending); returns how many.
 
@@ -244,11 +286,14 @@ class ReplayTail:
     @property
     def lost(self) -> int:
         """Rows skipped because a writer died while overwriting them."""
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the buffer."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class TrajectoryQueue:
-    """Bounded queue of fixed-size segments: many producers, many consumers, zero copy (transport.md section 2)."""
+    """Bounded queue of fixed-size segments: many producers, many consumers, zero copy."""
 
     @staticmethod
     def create(
@@ -265,22 +310,29 @@ class TrajectoryQueue:
         A segment whose consumer was killed is delivered again until it was delivered `max_deliveries` times (1 to 15).
         """
     @staticmethod
-    def attach(fd: int) -> TrajectoryQueue: ...
+    def attach(fd: int) -> TrajectoryQueue:
+        """Map the queue behind a descriptor."""
     @property
-    def fd(self) -> int: ...
+    def fd(self) -> int:
+        """Its descriptor, for `attach` in another process."""
     @property
-    def slots(self) -> int: ...
+    def slots(self) -> int:
+        """Segments that it holds, those being written and read included."""
     @property
-    def when_full(self) -> str: ...
+    def when_full(self) -> str:
+        """As given to `create`."""
     @property
-    def redelivery(self) -> str: ...
+    def redelivery(self) -> str:
+        """As given to `create`."""
     @property
-    def max_deliveries(self) -> int: ...
+    def max_deliveries(self) -> int:
+        """As given to `create`."""
     @property
     def stride(self) -> int:
         """Bytes per segment."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
     @property
     def fields(self) -> list[tuple[str, str, tuple[int, ...], int]]:
         """(name, dtype, shape, byte offset in the segment)."""
@@ -293,7 +345,8 @@ class TrajectoryQueue:
     def finish(self) -> None:
         """No more segments: producers get ClosedError from now on, consumers once the queue is empty."""
     @property
-    def finished(self) -> bool: ...
+    def finished(self) -> bool:
+        """Whether `finish` was called, by any process."""
     def occupancy(self) -> dict[str, int]:
         """Slots by state: free, writing, full, reading."""
     def counters(self) -> dict[str, int]:
@@ -306,18 +359,36 @@ class TrajectoryQueue:
     def oldest_age(self) -> float | None:
         """Seconds since the commit of the oldest segment that waits, None when there is none."""
     def close(self) -> None:
-        """Let go of the memory in this process."""
+        """Let go of the memory in this process. Arrays of segments stay valid."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class QueueProducer:
+    """Writing end of a queue."""
+
     def acquire(self, *, timeout: float | None) -> WriteSegment | None:
-        """Take a slot to fill; its content is whatever was there before. None: full, and new segments are dropped."""
+        """Take a slot to fill; its content is whatever was there before. None: full, and new segments are dropped.
+
+        ClosedError when the queue is finished.
+        """
     def put(self, *, timeout: float | None, note: int = 0, **fields: Any) -> int | None:
-        """Copy a segment in (one array or number per field) and commit it; its ticket, or None when it was dropped."""
-    def close(self) -> None: ...
+        """Copy a segment in (one array or number per field) and commit it; its ticket, or None when it was dropped.
+
+        Names with dots are given as `put(**{"obs.image": image}, timeout=None)`. Fields that are called `timeout` or
+        `note` are written through `acquire`.
+        KeyError for wrong names, TypeError for a wrong dtype or an array that is not C-contiguous, ValueError for a
+        wrong shape or a number that does not fit; ClosedError when the queue is finished. Nothing is committed then.
+        """
+    def close(self) -> None:
+        """Let go of the queue. Segments that were acquired stay valid."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class QueueConsumer:
+    """Reading end of a queue."""
+
     def pop(self, *, timeout: float | None) -> ReadSegment:
         """Take the oldest segment. ClosedError when the queue is finished and empty."""
     def pop_batch(
@@ -331,8 +402,13 @@ class QueueConsumer:
         """Copy the next segments into `into`, an array [batch, *shape] for every field that is wanted; how many.
 
         Waits until the batch is full, but returns fewer when time is over, or the queue finished, after the first.
+        `tickets`, `notes` [batch] get those of the segments. The arrays may be pinned memory.
+        KeyError for an unknown field, ValueError for an array that does not fit; ClosedError as in `pop`.
         """
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the queue. Segments that were popped stay valid."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class WriteSegment:
@@ -343,8 +419,9 @@ class WriteSegment:
     """
 
     def __getitem__(self, name: str, /) -> NDArray[Any]:
-        """A field as a writable array; bf16 as the uint16 of its bits."""
-    def keys(self) -> list[str]: ...
+        """A field as a writable array; bf16 as the uint16 of its bits. KeyError when there is none of that name."""
+    def keys(self) -> list[str]:
+        """Names of the fields."""
     @property
     def note(self) -> int:
         """Write only: a 64-bit word of the producer's own, for instance a parameter version."""
@@ -352,17 +429,19 @@ class WriteSegment:
     def note(self, value: int) -> None: ...
     def commit(self) -> int | None:
         """Hand it to the consumers; its ticket, or None when a copy was needed and was dropped."""
-    def abort(self) -> None: ...
-    def __enter__(self) -> WriteSegment: ...
-    def __exit__(self, kind: object, value: object, traceback: object) -> None: ...
+    def abort(self) -> None:
+        """Give the slot back unused."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class ReadSegment:
     """A segment being read. Leaving its `with` block gives the slot back, as soon as no array looks at it any more."""
 
     def __getitem__(self, name: str, /) -> NDArray[Any]:
-        """A field as a read-only array."""
-    def keys(self) -> list[str]: ...
+        """A field as a read-only array; bf16 as the uint16 of its bits. KeyError when there is none of that name."""
+    def keys(self) -> list[str]:
+        """Names of the fields."""
     @property
     def ticket(self) -> int:
         """Number of its commit, from 1; those of one producer ascend."""
@@ -370,13 +449,15 @@ class ReadSegment:
     def redeliveries(self) -> int:
         """Earlier deliveries, each ended by the death of its consumer."""
     @property
-    def note(self) -> int: ...
+    def note(self) -> int:
+        """The producer's word, 0 when it gave none."""
     @property
     def age(self) -> float:
         """Seconds since its commit."""
-    def release(self) -> None: ...
-    def __enter__(self) -> ReadSegment: ...
-    def __exit__(self, kind: object, value: object, traceback: object) -> None: ...
+    def release(self) -> None:
+        """Give the slot back, as soon as no array looks at it any more."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 RUNNING: Final[int]
 STOPPING: Final[int]
@@ -403,18 +484,25 @@ class Limiter:
         env_steps: int = 0,
         updates: int = 0,
     ) -> Limiter:
-        """`ratio` = (numerator, denominator) of updates per env step, None = free. `slack` in updates."""
+        """`ratio` = (numerator, denominator) of updates per env step, None = free. `slack` in updates.
+
+        `env_steps`, `updates`: counts of an earlier run to go on from.
+        """
     @staticmethod
-    def attach(fd: int) -> Limiter: ...
+    def attach(fd: int) -> Limiter:
+        """Map the limiter behind a descriptor. One that was opened read-only gives counts to read, and no more."""
     @property
-    def fd(self) -> int: ...
+    def fd(self) -> int:
+        """Its descriptor, for `attach` in another process."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
     @property
     def state(self) -> int:
         """RUNNING, STOPPING (no more grants), FINISHED (the learner is done) or CLOSED."""
     @property
-    def total_timesteps(self) -> int: ...
+    def total_timesteps(self) -> int:
+        """Env steps after which the run is over."""
     @property
     def env_steps(self) -> int:
         """Completed env steps."""
@@ -422,14 +510,16 @@ class Limiter:
     def granted(self) -> int:
         """Step indices handed out."""
     @property
-    def updates(self) -> int: ...
+    def updates(self) -> int:
+        """Completed updates."""
     @property
     def target_updates(self) -> int | None:
         """floor(ratio * max(0, total_timesteps - learning_starts)); None when free."""
     @property
-    def missed_wakeups(self) -> int: ...
+    def missed_wakeups(self) -> int:
+        """Waits that a wake should have ended and a time-out of 0.1 s did; 0 unless a process was killed."""
     def lane_steps(self) -> list[int]:
-        """Completed env steps of each lane."""
+        """Completed env steps of each lane since the creation."""
     def acquire_steps(
         self, lanes: Sequence[int], tickets: NDArray[np.int64], *, worker: int, timeout: float | None
     ) -> int:
@@ -443,91 +533,143 @@ class Limiter:
         """The lane's transition is in the replay buffer: count the env step."""
     def acquire_updates(self, most: int, *, worker: int, timeout: float | None) -> int:
         """Leave for 1..most updates; waits while the ratio allows none. 0: no more updates (finished or stopping)."""
-    def complete_updates(self, count: int) -> None: ...
+    def complete_updates(self, count: int) -> None:
+        """Count updates that were granted and are done."""
     def stop(self) -> None:
         """RUNNING -> STOPPING; wakes everyone."""
     def finish(self) -> None:
         """-> FINISHED; called by the learner after its last publication."""
+    def cancel(self) -> None:
+        """-> CLOSED: every present and later wait of any process raises ClosedError."""
+    def reap(self, worker: int) -> None:
+        """Forget a worker that is proven dead. Its open step indices stay with their lanes."""
     def close(self) -> None:
-        """-> CLOSED: every present and later wait raises ClosedError."""
-    def reap(self, worker: int) -> None: ...
+        """Let go of the memory in this process. Others do not notice; `cancel` is what ends their waits."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 _Parameter = tuple[str, str, tuple[int, ...]]
 
 @final
 class ParameterStore:
-    """Newest-wins network parameters: one publisher, many subscribers (transport.md section 3)."""
+    """Newest-wins network parameters: one publisher, many subscribers."""
 
     @staticmethod
-    def create(manifest: Sequence[_Parameter], *, leases: int, run_id: int) -> ParameterStore: ...
+    def create(manifest: Sequence[_Parameter], *, leases: int, run_id: int, version: int = 0) -> ParameterStore:
+        """Make a store for tensors (name, dtype, shape).
+
+        `leases`: subscribers that cannot starve; each costs the memory of one version. `version`: of an earlier store
+        to go on from; the first publication gets the number after it.
+        """
     @staticmethod
-    def attach(control_fd: int, payload_fd: int, *, writable: bool = False) -> ParameterStore: ...
+    def attach(control_fd: int, payload_fd: int, *, writable: bool = False) -> ParameterStore:
+        """Map the store behind its two descriptors. `writable`: for a publisher.
+
+        A control descriptor that was opened read-only is enough for subscribers that copy.
+        """
     @property
-    def control_fd(self) -> int: ...
+    def control_fd(self) -> int:
+        """Descriptor of versions and leases, for `attach` in another process."""
     @property
-    def payload_fd(self) -> int: ...
+    def payload_fd(self) -> int:
+        """Descriptor of the tensors, for a publisher in another process."""
     @property
-    def readonly_payload_fd(self) -> int: ...
+    def readonly_payload_fd(self) -> int:
+        """Descriptor of the tensors for a subscriber in another process: it can only be read."""
     @property
-    def manifest(self) -> list[_Parameter]: ...
+    def manifest(self) -> list[_Parameter]:
+        """As given to `create`."""
     @property
     def nbytes(self) -> int:
         """Bytes of one version (the tensors of the manifest, packed back to back without padding)."""
     def version(self) -> int:
         """Newest version, 0 before the first publication."""
-    def publisher(self, *, worker: int) -> Publisher: ...
-    def subscriber(self, *, worker: int) -> Subscriber: ...
-    def reap(self, worker: int) -> None: ...
-    def close(self) -> None: ...
+    def publisher(self, *, worker: int) -> Publisher:
+        """Become the publisher; TransportError while there is another, or when the store was attached read-only."""
+    def subscriber(self, *, worker: int | None = None) -> Subscriber:
+        """A reading end; one per worker id, used by one thread.
+
+        None is for a process whose death nobody would report: it leaves no trace in the store, always copies, and its
+        waits look every 5 ms instead of being woken. So does any subscriber of a store that was attached read-only.
+        """
+    def reap(self, worker: int) -> None:
+        """Take back the leases, or the publisher's place, of a worker that is proven dead."""
+    def close(self) -> None:
+        """Let go of the memory in this process."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class Publisher:
+    """Writing end of a parameter store."""
+
     def publish(self, parameters: NDArray[np.uint8], *, env_steps: int, updates: int) -> int:
-        """Publish `nbytes` bytes; never waits. Returns the version. NonFiniteError when a float is not finite."""
+        """Publish `nbytes` bytes, the tensors of the manifest back to back; returns the version. Never waits.
+
+        `env_steps`, `updates`: completed so far, for subscribers. NonFiniteError when a float is not finite (nothing is
+        published), LeaseLostError when the publisher was reaped.
+        """
     def close(self) -> None:
         """Leave the publisher's place to a successor (also done when the object goes)."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class Subscriber:
-    def version(self) -> int: ...
-    def read(self, into: NDArray[np.uint8]) -> tuple[int, int, int]:
-        """Copy the newest version; returns (version, env_steps, updates) of its publication.
+    """Reading end of a parameter store."""
 
-        TransportError before any.
+    def version(self) -> int:
+        """Newest version, 0 before the first publication."""
+    def read(self, into: NDArray[np.uint8]) -> tuple[int, int, int]:
+        """Copy the newest version into `into` [nbytes]; returns (version, env_steps, updates) of its publication.
+
+        Never waits for the publisher. TransportError before the first publication.
         """
-    def wait_newer(self, version: int, *, timeout: float | None) -> int: ...
+    def wait_newer(self, version: int, *, timeout: float | None) -> int:
+        """Wait for a version above `version`; returns the newest."""
     def wait_env_steps(self, env_steps: int, *, timeout: float | None) -> int:
         """Wait for a version published at or after `env_steps`; returns that version number."""
     def close(self) -> None:
         """Give the lease cell back (also done when the object goes)."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class StatsBoard:
     """Fixed numbers per worker slot, and a ring of recent events per slot; read without a message (float64)."""
 
     @staticmethod
-    def create(
-        *, slots: int, names: Sequence[str], event_width: int, event_capacity: int, run_id: int
-    ) -> StatsBoard: ...
+    def create(*, slots: int, names: Sequence[str], event_width: int, event_capacity: int, run_id: int) -> StatsBoard:
+        """Make a board of zeros: `slots` rows of `names`, and the newest `event_capacity` events of each row."""
     @staticmethod
     def attach(fd: int) -> StatsBoard:
-        """A descriptor that was opened read-only gives a board that can only be read."""
+        """Map the board behind a descriptor. One that was opened read-only gives a board that can only be read."""
     @property
-    def fd(self) -> int: ...
+    def fd(self) -> int:
+        """Its descriptor, for `attach` in another process."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
     @property
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """As given to `create`."""
     @property
-    def slots(self) -> int: ...
-    def set(self, slot: int, index: int, value: float) -> None: ...
-    def add(self, slot: int, index: int, value: float) -> None: ...
+    def slots(self) -> int:
+        """Number of rows."""
+    def set(self, slot: int, index: int, value: float) -> None:
+        """Set number `index` of a row. Each row has one writer."""
+    def add(self, slot: int, index: int, value: float) -> None:
+        """Add to number `index` of a row."""
     def read(self) -> NDArray[np.float64]:
-        """[slots, len(names)]"""
-    def push_event(self, slot: int, values: Sequence[float]) -> None: ...
+        """Copy all numbers: [slots, len(names)]."""
+    def push_event(self, slot: int, values: Sequence[float]) -> None:
+        """Append an event of exactly `event_width` numbers."""
     def events(self, slot: int, since: int) -> tuple[int, NDArray[np.float64]]:
         """Events number since, since + 1, ... (0-based): (number of the next one, array [n, event_width])."""
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the memory in this process."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
 
 @final
 class Policy:
@@ -557,12 +699,15 @@ class Policy:
         log_std; of deterministic: action_dim.
         """
     @property
-    def nbytes(self) -> int: ...
-    def load(self, parameters: NDArray[np.uint8]) -> None: ...
+    def nbytes(self) -> int:
+        """Bytes of its parameters."""
+    def load(self, parameters: NDArray[np.uint8]) -> None:
+        """Take parameters [nbytes], the tensors of the manifest back to back."""
     def refresh(self, subscriber: Subscriber) -> int:
         """Read the newest version when it moved; returns the version in use (0: none yet)."""
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Version in use, 0 before the first `refresh`."""
     def act(
         self,
         obs: NDArray[Any],
@@ -576,9 +721,10 @@ class Policy:
         `log_prob` [m] is filled where it is given; ValueError for a deterministic head.
         """
     def uniform(self, actions: NDArray[np.float32]) -> None:
-        """Warm-up: uniform actions in [-1, 1] from the policy's own random stream."""
+        """Warm-up: uniform actions [m, action_dim] in [-1, 1] from the policy's own random stream."""
     @property
-    def state(self) -> bytes: ...
+    def state(self) -> bytes:
+        """State of the random stream, for a checkpoint; settable."""
     @state.setter
     def state(self, value: bytes) -> None: ...
 

@@ -248,7 +248,7 @@ def test_states_and_close() -> None:
     assert gate.acquire_updates(1, worker=4, timeout=None) == 0
     gate.finish()
     assert gate.state == FINISHED
-    gate.close()
+    gate.cancel()
     assert gate.state == CLOSED
     for call in (
         lambda: gate.acquire_updates(1, worker=4, timeout=None),

@@ -18,8 +18,8 @@ PUBLISHERS = frozenset({"learner"})
 MOST_LEASES = 64
 """Subscribers that hold a lease cell. Those beyond it read as well; each cell costs one version's memory."""
 
-SPARE_LEASES = 2
-"""The evaluator's, and one for a process that looks in from outside."""
+SPARE_LEASES = 1
+"""The evaluator's. Processes that look in from outside hold no lease."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Streams:
         run_id: int,
         env_steps: int = 0,
         updates: int = 0,
+        version: int = 0,
     ) -> Self:
         """Allocate the streams of a run.
 
@@ -61,6 +62,7 @@ class Streams:
         slots : rows of the stats board, one per worker.
         run_id : any 63-bit number; a descriptor of another run is refused with it.
         env_steps, updates : counts to go on from (resume).
+        version : of the newest parameters that were published before (resume); the next ones get the number after it.
 
         Raises
         ------
@@ -86,7 +88,10 @@ class Streams:
                 updates=updates,
             ),
             parameters=ParameterStore.create(
-                manifest, leases=min(config.samplers + SPARE_LEASES, MOST_LEASES), run_id=run_id
+                manifest,
+                leases=min(config.samplers + SPARE_LEASES, MOST_LEASES),
+                run_id=run_id,
+                version=version,
             ),
             stats=StatsBoard.create(
                 slots=slots,
@@ -154,7 +159,8 @@ class Streams:
         self.parameters.reap(worker)
 
     def close(self) -> None:
-        """Let go of the memory in this process. Others do not notice: `limiter.close()` is what ends their waits."""
+        """Let go of the memory in this process. Others do not notice: `limiter.cancel()` is what ends their waits."""
         self.replay.close()
+        self.limiter.close()
         self.parameters.close()
         self.stats.close()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use numpy::PyReadwriteArray1;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use rlz_core::limiter as core;
 use rlz_core::limiter::rule::Rule;
 
@@ -133,11 +134,24 @@ impl Limiter {
         Ok(self.limiter.get()?.finish()?)
     }
 
-    fn close(&self) -> Result<()> {
+    fn cancel(&self) -> Result<()> {
         Ok(self.limiter.get()?.close()?)
     }
 
     fn reap(&self, worker: u64) -> Result<()> {
         Ok(self.limiter.get()?.reap(worker_id(worker)?)?)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.limiter.close()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }

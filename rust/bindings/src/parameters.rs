@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use rlz_core::WorkerId;
 use rlz_core::parameters::{self as core, Publication};
 
@@ -30,10 +31,16 @@ impl ParameterStore {
 #[pymethods]
 impl ParameterStore {
     #[staticmethod]
-    #[pyo3(signature = (manifest, *, leases, run_id))]
-    fn create(py: Python<'_>, manifest: Vec<(String, String, Vec<usize>)>, leases: usize, run_id: u64) -> Result<Self> {
+    #[pyo3(signature = (manifest, *, leases, run_id, version=0))]
+    fn create(
+        py: Python<'_>,
+        manifest: Vec<(String, String, Vec<usize>)>,
+        leases: usize,
+        run_id: u64,
+        version: u64,
+    ) -> Result<Self> {
         let fields = fields_from(&manifest)?;
-        Ok(Self::new(py.detach(|| core::ParameterStore::create(&fields, leases, run_id))?))
+        Ok(Self::new(py.detach(|| core::ParameterStore::create_after(version, &fields, leases, run_id))?))
     }
 
     #[staticmethod]
@@ -79,18 +86,21 @@ impl ParameterStore {
     #[pyo3(signature = (*, worker))]
     fn publisher(&self, worker: u64) -> Result<Publisher> {
         let publisher = self.store.get()?.publisher(worker_id(worker)?)?;
-        Ok(Publisher { publisher: Handle::new(STREAM, Arc::new(Mutex::new(publisher))) })
+        Ok(Publisher { publisher: Handle::new("publisher", Arc::new(Mutex::new(publisher))) })
     }
 
-    #[pyo3(signature = (*, worker))]
-    fn subscriber(&self, worker: u64) -> Result<Subscriber> {
-        let (store, worker) = (self.store.get()?, worker_id(worker)?);
+    #[pyo3(signature = (*, worker=None))]
+    fn subscriber(&self, worker: Option<u64>) -> Result<Subscriber> {
+        const END: &str = "subscriber";
+        let (store, worker) = (self.store.get()?, worker.map(worker_id).transpose()?);
         let subscriber = Arc::new(Mutex::new(store.subscriber(worker)));
-        Ok(Subscriber { store: Handle::new(STREAM, store), subscriber: Handle::new(STREAM, subscriber), worker })
+        Ok(Subscriber { store: Handle::new(END, store), subscriber: Handle::new(END, subscriber), worker })
     }
 
     fn reap(&self, worker: u64) -> Result<()> {
-        self.store.get()?.reap(worker_id(worker)?);
+        let store = self.store.get()?;
+        store.check_writable()?;
+        store.reap(worker_id(worker)?);
         Ok(())
     }
 
@@ -98,6 +108,15 @@ impl ParameterStore {
         self.store.close()?;
         drop(self.read_only.lock().unwrap_or_else(PoisonError::into_inner).take());
         Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }
 
@@ -128,6 +147,15 @@ impl Publisher {
     fn close(&self) -> Result<()> {
         self.publisher.close()
     }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
+    }
 }
 
 #[pyclass(module = "rlz._native", frozen)]
@@ -135,7 +163,7 @@ pub(crate) struct Subscriber {
     store: Handle<core::ParameterStore>,
     // Locked without the GIL only, and never across a wait.
     subscriber: Handle<Mutex<core::Subscriber>>,
-    worker: WorkerId,
+    worker: Option<WorkerId>,
 }
 
 impl Subscriber {
@@ -178,6 +206,15 @@ impl Subscriber {
     fn close(&self) -> Result<()> {
         self.subscriber.close()?;
         self.store.close()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }
 

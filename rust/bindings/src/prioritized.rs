@@ -6,7 +6,7 @@ use numpy::{
     PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use rlz_core::replay::{self as core, Priorities, PrioritizedBatch};
 
 use crate::array::words_mut;
@@ -125,6 +125,15 @@ impl PrioritizedSampler {
 
     fn close(&self) -> Result<()> {
         self.shared.close()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }
 

@@ -183,6 +183,15 @@ impl TrajectoryQueue {
     fn close(&self) -> Result<()> {
         self.queue.close()
     }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
+    }
 }
 
 #[pyclass(module = "rlz._native", frozen)]
@@ -234,6 +243,15 @@ impl QueueProducer {
 
     fn close(&self) -> Result<()> {
         self.producer.close()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }
 
@@ -315,6 +333,15 @@ impl QueueConsumer {
 
     fn close(&self) -> Result<()> {
         self.consumer.close()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }
 

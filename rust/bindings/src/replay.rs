@@ -185,6 +185,15 @@ impl Replay {
     fn close(&self) -> Result<()> {
         self.replay.close()
     }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
+    }
 }
 
 /// One path, or several.
@@ -244,6 +253,15 @@ impl ReplaySampler {
 
     fn close(&self) -> Result<()> {
         self.shared.close()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }
 

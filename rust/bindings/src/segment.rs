@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use pyo3::exceptions::{PyKeyError, PyRuntimeWarning};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use rlz_core::Error;
 use rlz_core::owner::ForkGuard;
 use rlz_core::queue::{Producer, ReadSlot, WriteSlot};
@@ -155,15 +156,9 @@ impl WriteSegment {
         slf
     }
 
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        kind: &Bound<'_, PyAny>,
-        value: &Bound<'_, PyAny>,
-        traceback: &Bound<'_, PyAny>,
-    ) -> Result<()> {
-        let _ = (value, traceback);
-        if !kind.is_none() {
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> Result<()> {
+        if exception.iter().next().is_some_and(|kind| !kind.is_none()) {
             self.abort();
         } else if self.lease().is_ok() {
             self.commit(py)?;
@@ -247,8 +242,8 @@ impl ReadSegment {
         slf
     }
 
-    fn __exit__(&self, kind: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, traceback: &Bound<'_, PyAny>) -> Result<()> {
-        let _ = (kind, value, traceback);
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
         self.release()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use rlz_core::WorkerId;
 use rlz_core::replay::{FoldedFields, NStepWriter, Replay, Writer};
 
@@ -142,6 +142,15 @@ impl ReplayWriter {
             }
         }
         self.end.close()
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
+        self.close()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Parameter store: one publisher, many subscribers, the newest version wins.
 //!
-//! Two segments. *Control* is read and written by everyone; *payload* holds the tensors of a few versions and is given to
-//! subscribers through a descriptor that can only be read. Control, in words:
+//! Two segments. *Control* is read and written by every worker; *payload* holds the tensors of a few versions and is given to
+//! subscribers through a descriptor that can only be read. A process that looks in from outside gets both read-only: it copies.
+//! Control, in words:
 //!
 //! | what | words | content |
 //! |---|---|---|
-//! | latest | own line | `version << 8 | slot` of the newest version, 0 = none yet |
+//! | latest | own line | `version << 8 | slot` of the newest version, 0 = none yet; beside it the version before the first |
 //! | publisher | own line | worker id of the publisher, 0 = none |
 //! | event count | [`EventCount::WORDS`] | who waits for a newer version |
 //! | slots | own line each | stamp, env steps, updates of the version in this slot |
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use payload::{pack, packed_bytes};
 pub use publisher::Publisher;
+use subscriber::Member;
 pub use subscriber::{Lease, Subscriber};
 
 use crate::error::{Error, Result};
@@ -37,11 +39,13 @@ use crate::memory::{Access, Header, ReadWord, Segment, Stream, round_up};
 use crate::owner::WorkerId;
 use crate::schema::{Field, PlacedField};
 use crate::sync::{AtomicU64, Ordering, fence};
-use crate::wait::{Between, EventCount};
+use crate::wait::{Between, EventCount, poll};
 
 /// Words of a pair of cache lines.
 const LINE: usize = 16;
 const LATEST: usize = 0;
+/// Version after which the first publication counts on; written by the creator only.
+const BEFORE: usize = LATEST + 1;
 const PUBLISHER: usize = LINE;
 const EVENT: usize = 2 * LINE;
 const SLOTS: usize = EVENT + EventCount::WORDS;
@@ -52,6 +56,9 @@ const WORKER_SHIFT: u32 = 1;
 const WORKER_MASK: u64 = (1 << (VERSION_SHIFT - WORKER_SHIFT)) - 1;
 const VERSION_SHIFT: u32 = 11;
 
+/// A version has this many bits beside a stamp's other parts.
+const MAX_VERSION: u64 = (1 << 52) - 1;
+
 /// A slot number and "none" fit into the eight bits of `latest` and of a lease.
 const MAX_SLOTS: usize = 255;
 
@@ -60,7 +67,7 @@ const STREAM: &str = "parameter store";
 /// When and as what a set of parameters was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Publication {
-    /// 1, 2, 3, ...
+    /// 1, 2, 3, ..., or on from the version that the store was created after.
     pub version: u64,
     /// Completed env steps when it was published.
     pub env_steps: u64,
@@ -86,6 +93,14 @@ impl ParameterStore {
     ///
     /// Tensors are packed back to back in the given order.
     pub fn create(manifest: &[Field], leases: usize, run_id: u64) -> Result<Arc<Self>> {
+        Self::create_after(0, manifest, leases, run_id)
+    }
+
+    /// [`ParameterStore::create`], with versions that go on after `version` (that of a run that is resumed).
+    pub fn create_after(version: u64, manifest: &[Field], leases: usize, run_id: u64) -> Result<Arc<Self>> {
+        if version > MAX_VERSION {
+            return Err(Error::invalid("version", version, format!("at most {MAX_VERSION}")));
+        }
         let manifest = pack(manifest)?;
         let nbytes = packed_bytes(&manifest);
         let slots = slots_for(leases)?;
@@ -97,6 +112,8 @@ impl ParameterStore {
         let control = Segment::create("parameters-control", control_data + control_words(slots, leases) * 8)?;
         let payload_bytes = payload_stride(nbytes).checked_mul(slots).and_then(|bytes| bytes.checked_add(payload_data));
         let payload = Segment::create("parameters-payload", payload_bytes.unwrap_or(usize::MAX))?;
+        // Relaxed: before `publish`, whose Release everyone who attaches pairs with.
+        control.words(control_data, SLOTS)?[BEFORE].store(version, Ordering::Relaxed);
         for (header, segment) in [(control_header, &control), (payload_header, &payload)] {
             header.write(segment)?;
             Header::publish(segment)?;
@@ -105,8 +122,10 @@ impl ParameterStore {
     }
 
     /// Map the store behind two descriptors. A publisher needs a payload descriptor that is `writable`.
+    ///
+    /// A control descriptor that was opened read-only gives a store whose subscribers only copy.
     pub fn attach(control: BorrowedFd<'_>, payload: BorrowedFd<'_>, writable: bool) -> Result<Arc<Self>> {
-        let control = Segment::attach(control, Access::ReadWrite)?;
+        let control = Segment::attach(control, Access::of(control)?)?;
         let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let payload = Segment::attach(payload, access)?;
         let control_header = Header::read(&control, Stream::ParameterControl)?;
@@ -165,18 +184,20 @@ impl ParameterStore {
     /// Newest version, 0 before the first.
     #[must_use]
     pub fn version(&self) -> u64 {
-        self.view().latest.load(Ordering::Acquire) >> SLOT_BITS
+        self.latest() >> SLOT_BITS
+    }
+
+    fn latest(&self) -> u64 {
+        // Acquire, pairs with the Release exchange in `publish`.
+        self.control_words(LATEST, 1)[0].load(Ordering::Acquire)
     }
 
     /// When the newest version was published; None before the first.
     #[must_use]
     pub fn publication(&self) -> Option<Publication> {
-        let view = self.view();
         loop {
-            // Acquire, pairs with the Release exchange in `publish`.
-            let latest = view.latest.load(Ordering::Acquire);
-            let (version, slot) = split_latest(latest)?;
-            let slot = &view.slots[slot * LINE..];
+            let (version, slot) = split_latest(self.latest())?;
+            let slot = self.slot_words(slot);
             let stamp = slot[0].load(Ordering::Acquire);
             let publication = Publication {
                 version,
@@ -196,6 +217,7 @@ impl ParameterStore {
         if self.payload.access() == Access::ReadOnly {
             return Err(Error::ReadOnly { what: STREAM });
         }
+        self.check_writable()?;
         // Acquire, pairs with the Release stores in `Publisher::drop` and `reap`.
         self.view()
             .publisher
@@ -206,20 +228,25 @@ impl ParameterStore {
 
     /// A reader. It holds a lease cell until it is dropped; where all are taken it reads without (and might, in theory,
     /// have to copy many times while a publisher is very fast).
-    pub fn subscriber(self: &Arc<Self>, worker: WorkerId) -> Subscriber {
-        let free = |cell: &AtomicU64| {
-            cell.compare_exchange(0, worker.get() << SLOT_BITS, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
-        let cell = self.view().leases.chunks_exact(LINE).position(|cell| free(&cell[0]));
-        Subscriber::new(Arc::clone(self), worker, cell)
+    ///
+    /// Without a worker id (a process whose death nobody proves), and on a store attached read-only, it leaves no trace: it
+    /// copies, and its waits look every few milliseconds.
+    pub fn subscriber(self: &Arc<Self>, worker: impl Into<Option<WorkerId>>) -> Subscriber {
+        let member = worker.into().filter(|_| self.writable()).map(|worker| {
+            let free = |cell: &AtomicU64| {
+                cell.compare_exchange(0, worker.get() << SLOT_BITS, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            };
+            Member { worker, cell: self.view().leases.chunks_exact(LINE).position(|cell| free(&cell[0])) }
+        });
+        Subscriber::new(Arc::clone(self), member)
     }
 
     /// Wait for a version above `version` and return the newest; [`Error::Timeout`] when `timeout` is over.
     ///
-    /// One waiting thread per worker id.
+    /// One waiting thread per worker id. Without an id it looks every few milliseconds.
     pub fn wait_newer(
         &self,
-        worker: WorkerId,
+        worker: impl Into<Option<WorkerId>>,
         version: u64,
         timeout: Option<Duration>,
         between: Between<'_>,
@@ -230,7 +257,7 @@ impl ParameterStore {
     /// Wait for a version that was published at or after `env_steps`; returns that version.
     pub fn wait_env_steps(
         &self,
-        worker: WorkerId,
+        worker: impl Into<Option<WorkerId>>,
         env_steps: u64,
         timeout: Option<Duration>,
         between: Between<'_>,
@@ -242,19 +269,20 @@ impl ParameterStore {
     fn wait(
         &self,
         what: &'static str,
-        worker: WorkerId,
+        worker: impl Into<Option<WorkerId>>,
         timeout: Option<Duration>,
         between: Between<'_>,
         enough: impl Fn(&Publication) -> bool,
     ) -> Result<u64> {
-        let found = self
-            .view()
-            .event
-            .wait(worker, timeout, between, || Ok(self.publication().filter(&enough).map(|newest| newest.version)))?;
+        let ready = || Ok(self.publication().filter(&enough).map(|newest| newest.version));
+        let found = match worker.into().filter(|_| self.writable()) {
+            Some(worker) => self.view().event.wait(worker, timeout, between, ready)?,
+            None => poll(timeout, between, ready)?,
+        };
         found.ok_or_else(|| Error::Timeout { what, seconds: timeout.unwrap_or_default().as_secs_f64() })
     }
 
-    /// Take back everything that a worker, proven dead, held.
+    /// Take back everything that a worker, proven dead, held. Panics on a store attached read-only.
     pub fn reap(&self, worker: WorkerId) {
         let view = self.view();
         for cell in view.leases.chunks_exact(LINE) {
@@ -265,6 +293,15 @@ impl ParameterStore {
         // Its odd stamp stays: the next publisher may claim any slot that `latest` does not name.
         let _ = view.publisher.compare_exchange(worker.get(), 0, Ordering::Release, Ordering::Relaxed);
         view.event.reap(worker);
+    }
+
+    /// [`Error::ReadOnly`] when the store was attached read-only.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.writable() { Ok(()) } else { Err(Error::ReadOnly { what: STREAM }) }
+    }
+
+    fn writable(&self) -> bool {
+        self.control.access() == Access::ReadWrite
     }
 
     /// Workers that hold a lease cell, for tests and diagnostics.
@@ -284,15 +321,27 @@ impl ParameterStore {
         let words = self
             .control
             .words(self.control_data, control_words(self.slots, self.leases))
-            .expect("the control segment is writable and its size was checked");
+            .expect("callers know that the control segment is writable, and its size was checked");
         let (slots, leases) = words[SLOTS..].split_at(self.slots * LINE);
         View {
             latest: &words[LATEST],
+            before: &words[BEFORE],
             publisher: &words[PUBLISHER],
             event: EventCount::new(&words[EVENT..SLOTS]),
             slots,
             leases,
         }
+    }
+
+    /// Words of the control segment, for loads.
+    fn control_words(&self, at: usize, count: usize) -> &[ReadWord] {
+        self.control.read_words(self.control_data + at * 8, count).expect("its size was checked")
+    }
+
+    /// Stamp, env steps and updates of a slot, for loads. Panics when there is no such slot.
+    fn slot_words(&self, slot: usize) -> &[ReadWord] {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        self.control_words(SLOTS + slot * LINE, LINE)
     }
 
     fn payload_offset(&self, slot: usize) -> usize {
@@ -307,6 +356,7 @@ impl ParameterStore {
 /// The words of the control segment.
 struct View<'a> {
     latest: &'a AtomicU64,
+    before: &'a AtomicU64,
     publisher: &'a AtomicU64,
     event: EventCount<'a>,
     slots: &'a [AtomicU64],

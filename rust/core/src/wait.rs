@@ -19,6 +19,9 @@ pub const SLICE: Duration = Duration::from_millis(100);
 /// Looks before the first sleep: a few microseconds, far below the price of a sleep and a wake.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
 
+/// Sleep of [`poll`] between two looks.
+const POLL: Duration = Duration::from_millis(5);
+
 const BITMAP: usize = 16;
 
 /// Check that runs between slices; `false` ends the wait with [`Error::Interrupted`].
@@ -139,6 +142,29 @@ impl<'a> EventCount<'a> {
     }
 }
 
+/// [`EventCount::wait`] for a process that nobody knows of: it writes nothing, so it is not woken, and looks every few
+/// milliseconds instead.
+pub fn poll<T>(
+    timeout: Option<Duration>,
+    between: Between<'_>,
+    mut ready: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = ready()? {
+            return Ok(Some(value));
+        }
+        let left = timeout.map_or(POLL, |timeout| timeout.saturating_sub(start.elapsed()).min(POLL));
+        if left.is_zero() {
+            return Ok(None);
+        }
+        std::thread::sleep(left);
+        if !between() {
+            return Err(Error::Interrupted);
+        }
+    }
+}
+
 #[allow(clippy::cast_possible_truncation)] // ids are below 1024
 fn place(worker: WorkerId) -> (usize, u64) {
     let id = worker.get();
@@ -206,14 +232,32 @@ mod tests {
     fn the_check_between_slices_ends_a_wait() {
         let words = words();
         let event = EventCount::new(&words);
-        let mut calls = 0;
-        let mut between = || {
-            calls += 1;
-            calls < 2
+        let wait = |between: Between<'_>| event.wait(worker(5), None, between, || Ok(None::<()>));
+        let poll = |between: Between<'_>| poll(None, between, || Ok(None::<()>));
+        for wait in [&wait as &dyn Fn(Between<'_>) -> Result<Option<()>>, &poll] {
+            let mut calls = 0;
+            let mut between = || {
+                calls += 1;
+                calls < 2
+            };
+            assert!(matches!(wait(&mut between), Err(Error::Interrupted)));
+            assert_eq!(calls, 2);
+        }
+    }
+
+    #[test]
+    fn polling_looks_until_the_time_is_over() {
+        let limit = Duration::from_millis(30);
+        let start = Instant::now();
+        assert!(poll(Some(limit), &mut || true, || Ok(None::<()>)).unwrap().is_none());
+        assert!(start.elapsed() >= limit);
+        assert!(poll(Some(Duration::ZERO), &mut || panic!("a poll slept"), || Ok(None::<()>)).unwrap().is_none());
+        let mut looks = 0;
+        let third = || {
+            looks += 1;
+            Ok((looks == 3).then_some(looks))
         };
-        let result = event.wait(worker(5), None, &mut between, || Ok(None::<()>));
-        assert!(matches!(result, Err(Error::Interrupted)));
-        assert_eq!(calls, 2);
+        assert_eq!(poll(None, &mut || true, third).unwrap(), Some(3));
     }
 
     #[test]

@@ -25,6 +25,7 @@
 //! A step whose row was appended but which was not completed is stepped again: one more row than steps, never one less.
 
 use crate::kill::kill_point;
+use crate::memory::ReadWord;
 use crate::sync::{AtomicU64, Ordering};
 
 const LANE_MASK: u64 = (1 << 16) - 1;
@@ -47,30 +48,54 @@ pub enum Claim {
     },
 }
 
-/// Counters of all lanes, in words of any storage.
-#[derive(Debug, Clone, Copy)]
-pub struct Counters<'a> {
-    global: &'a AtomicU64,
-    lanes: &'a [AtomicU64],
+/// A shared word that can be loaded.
+pub trait Load {
+    /// Atomic load.
+    fn load(&self, order: Ordering) -> u64;
 }
 
-impl<'a> Counters<'a> {
+impl Load for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+}
+
+impl Load for ReadWord {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+}
+
+/// Counters of all lanes, in words of any storage; those of a read-only mapping can be read.
+#[derive(Debug)]
+pub struct Counters<'a, W = AtomicU64> {
+    global: &'a W,
+    lanes: &'a [W],
+}
+
+// Not derived: that would ask for words that can be copied.
+impl<W> Clone for Counters<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Counters<'_, W> {}
+
+impl Counters<'_> {
     /// Words that the counters of `lanes` lanes take.
     #[must_use]
     pub fn words(lanes: usize) -> usize {
         LANE_WORDS * (lanes + 1)
     }
+}
 
+impl<'a, W: Load> Counters<'a, W> {
     /// View words as counters. Panics when their number fits no number of lanes.
     #[must_use]
-    pub fn new(words: &'a [AtomicU64]) -> Self {
+    pub fn new(words: &'a [W]) -> Self {
         assert!(words.len() >= 2 * LANE_WORDS && words.len().is_multiple_of(LANE_WORDS), "words of step counters");
         Self { global: &words[0], lanes: &words[LANE_WORDS..] }
-    }
-
-    /// Start at `count` (on zeroed words, before anyone else sees them).
-    pub fn initialise(&self, count: u64) {
-        self.global.store(count << COUNT_SHIFT, Ordering::Relaxed);
     }
 
     /// Indices handed out.
@@ -90,6 +115,17 @@ impl<'a> Counters<'a> {
     #[must_use]
     pub fn done(&self) -> u64 {
         self.lanes.chunks_exact(LANE_WORDS).map(|lane| lane[DONE].load(Ordering::Acquire)).sum() // as in `lane_done`
+    }
+
+    fn word(&self, lane: usize, word: usize) -> &'a W {
+        &self.lanes[lane * LANE_WORDS + word]
+    }
+}
+
+impl Counters<'_> {
+    /// Start at `count` (on zeroed words, before anyone else sees them).
+    pub fn initialise(&self, count: u64) {
+        self.global.store(count << COUNT_SHIFT, Ordering::Relaxed);
     }
 
     /// The open index of `lane`, or the next index if `may` allows it. Only for the lane's owner.
@@ -159,10 +195,6 @@ impl<'a> Counters<'a> {
         let granted = self.word(lane, GRANTED).load(Ordering::Relaxed);
         let done = self.word(lane, DONE).load(Ordering::Relaxed);
         ((granted ^ done) & 1 == 1).then(|| (granted >> 1) - 1)
-    }
-
-    fn word(&self, lane: usize, word: usize) -> &'a AtomicU64 {
-        &self.lanes[lane * LANE_WORDS + word]
     }
 }
 

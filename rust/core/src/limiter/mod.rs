@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::kill::kill_point;
-use crate::memory::{Access, Header, Segment, Stream};
+use crate::memory::{Access, Header, ReadWord, Segment, Stream};
 use crate::owner::{MAX_LANES, WorkerId};
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::{Between, EventCount};
@@ -96,9 +96,10 @@ impl Limiter {
         Ok(limiter)
     }
 
-    /// Attach to the limiter behind a descriptor, which stays the caller's.
+    /// Attach to the limiter behind a descriptor, which stays the caller's. One that was opened read-only gives a limiter
+    /// whose counts can only be read.
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Self> {
-        let segment = Segment::attach(fd, Access::ReadWrite)?;
+        let segment = Segment::attach(fd, Access::of(fd)?)?;
         let header = Header::read(&segment, Stream::Limiter)?;
         let bad = |reason: String| Error::BadSegment { stream: NAME, reason };
         let [lanes, rule @ .., first_step, _] = &header.params[..] else { unreachable!("checked by Header::read") };
@@ -124,7 +125,22 @@ impl Limiter {
 
     fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
         let Inner { segment, data, .. } = &*self.inner;
-        segment.words(data + at * 8, count).expect("the size was checked when the segment was opened")
+        segment.words(data + at * 8, count).expect("writable: see `enter`; the size was checked when it was opened")
+    }
+
+    /// Words for loads, which a limiter attached read-only has as well.
+    fn read_words(&self, at: usize, count: usize) -> &[ReadWord] {
+        let Inner { segment, data, .. } = &*self.inner;
+        segment.read_words(data + at * 8, count).expect("the size was checked when the segment was opened")
+    }
+
+    /// What every call that changes something asks first.
+    fn enter(&self) -> Result<()> {
+        self.inner.segment.check_fork(NAME)?;
+        match self.inner.segment.access() {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly { what: NAME }),
+        }
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -133,6 +149,10 @@ impl Limiter {
 
     fn counters(&self) -> Counters<'_> {
         Counters::new(self.words(COUNTERS, Counters::words(self.inner.lanes)))
+    }
+
+    fn counts(&self) -> Counters<'_, ReadWord> {
+        Counters::new(self.read_words(COUNTERS, Counters::words(self.inner.lanes)))
     }
 
     fn samplers(&self) -> EventCount<'_> {
@@ -165,7 +185,7 @@ impl Limiter {
     pub fn state(&self) -> Result<State> {
         self.inner.segment.check_fork(NAME)?;
         // Acquire, pairs with the Release of `advance`.
-        Ok(State::from_word(self.word(STATE).load(Ordering::Acquire)))
+        Ok(State::from_word(self.read_words(STATE, 1)[0].load(Ordering::Acquire)))
     }
 
     /// Completed env steps.
@@ -175,32 +195,31 @@ impl Limiter {
     }
 
     fn completed(&self) -> u64 {
-        self.inner.first_step + self.counters().done()
+        self.inner.first_step + self.counts().done()
     }
 
     /// Step indices handed out, those before a resume included.
     pub fn granted(&self) -> Result<u64> {
         self.inner.segment.check_fork(NAME)?;
-        Ok(self.counters().granted())
+        Ok(self.counts().granted())
     }
 
     /// Completed updates.
     pub fn updates(&self) -> Result<u64> {
         self.inner.segment.check_fork(NAME)?;
-        // Acquire, pairs with the Release in `complete_updates`.
-        Ok(self.word(UPDATES).load(Ordering::Acquire))
+        Ok(self.updates_now())
     }
 
     /// Env steps that each lane completed since the limiter was made.
     pub fn lane_steps(&self) -> Result<Vec<u64>> {
         self.inner.segment.check_fork(NAME)?;
-        let counters = self.counters();
+        let counters = self.counts();
         Ok((0..self.lanes()).map(|lane| counters.lane_done(lane)).collect())
     }
 
     /// Waits that a slice's end helped on (see [`EventCount::missed_wakeups`]).
     pub fn missed_wakeups(&self) -> Result<u64> {
-        self.inner.segment.check_fork(NAME)?;
+        self.enter()?;
         Ok(self.samplers().missed_wakeups() + self.learner().missed_wakeups())
     }
 
@@ -217,7 +236,7 @@ impl Limiter {
         timeout: Option<Duration>,
         between: Between<'_>,
     ) -> Result<usize> {
-        self.inner.segment.check_fork(NAME)?;
+        self.enter()?;
         if lanes.is_empty() || lanes.len() != tickets.len() {
             let given = format!("{} lanes, {} tickets", lanes.len(), tickets.len());
             return Err(Error::invalid("lanes and tickets", given, "one ticket per lane, at least one lane"));
@@ -262,7 +281,7 @@ impl Limiter {
 
     /// Count the env step whose transition is in the replay buffer.
     pub fn complete_step(&self, lane: usize) -> Result<()> {
-        self.inner.segment.check_fork(NAME)?;
+        self.enter()?;
         self.check_lane(lane)?;
         if !self.counters().complete(lane) {
             return Err(Error::invalid("complete_step", format!("lane {lane}"), "a lane with an open step index"));
@@ -284,7 +303,7 @@ impl Limiter {
         timeout: Option<Duration>,
         between: Between<'_>,
     ) -> Result<u64> {
-        self.inner.segment.check_fork(NAME)?;
+        self.enter()?;
         if most == 0 {
             return Err(Error::invalid("most", 0, "at least 1"));
         }
@@ -309,7 +328,7 @@ impl Limiter {
 
     /// Count updates that were granted and are done.
     pub fn complete_updates(&self, count: u64) -> Result<()> {
-        self.inner.segment.check_fork(NAME)?;
+        self.enter()?;
         let open = self.inner.open_updates.load(Ordering::Relaxed); // one learner thread
         if count > open {
             return Err(Error::invalid("complete_updates", count, format!("at most the {open} that are open")));
@@ -343,7 +362,7 @@ impl Limiter {
 
     /// Forget a worker that is proven dead. Its open step indices stay with their lanes.
     pub fn reap(&self, dead: WorkerId) -> Result<()> {
-        self.inner.segment.check_fork(NAME)?;
+        self.enter()?;
         self.samplers().reap(dead);
         self.learner().reap(dead);
         Ok(())
@@ -351,7 +370,7 @@ impl Limiter {
 
     /// States only go forward, so the order of concurrent calls does not matter.
     fn advance(&self, state: State) -> Result<()> {
-        self.inner.segment.check_fork(NAME)?;
+        self.enter()?;
         // Release, pairs with the Acquire in `state`.
         self.word(STATE).fetch_max(state as u64, Ordering::Release);
         self.samplers().notify();
@@ -361,7 +380,7 @@ impl Limiter {
 
     fn updates_now(&self) -> u64 {
         // Acquire, pairs with the Release in `complete_updates`.
-        self.word(UPDATES).load(Ordering::Acquire)
+        self.read_words(UPDATES, 1)[0].load(Ordering::Acquire)
     }
 
     fn check_lane(&self, lane: usize) -> Result<()> {

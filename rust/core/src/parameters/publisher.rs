@@ -47,7 +47,8 @@ impl Publisher {
             return Err(lost(owner));
         }
         let latest = view.latest.load(Ordering::Relaxed); // written by ourselves, or by a predecessor that was reaped
-        let version = (latest >> SLOT_BITS) + 1;
+        let before = if latest == 0 { view.before.load(Ordering::Relaxed) } else { latest >> SLOT_BITS };
+        let version = before + 1;
         let writing = version << VERSION_SHIFT | self.worker.get() << WORKER_SHIFT | WRITING;
         let (slot, words) = self.claim(&view, latest, writing)?;
         kill_point("parameters: claimed");

@@ -15,17 +15,34 @@ use crate::wait::Between;
 /// Optimistic copies before a subscriber takes a lease.
 const OPTIMISTIC_COPIES: usize = 2;
 
+/// A subscriber that others know of, by its id.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Member {
+    pub(super) worker: WorkerId,
+    /// Its lease cell; None when all were taken.
+    pub(super) cell: Option<usize>,
+}
+
 /// A reader of the newest version.
 #[derive(Debug)]
 pub struct Subscriber {
     store: Arc<ParameterStore>,
-    pub(super) worker: WorkerId,
-    cell: Option<usize>,
+    /// None: it only copies, and leaves no trace.
+    member: Option<Member>,
 }
 
 impl Subscriber {
-    pub(super) fn new(store: Arc<ParameterStore>, worker: WorkerId, cell: Option<usize>) -> Self {
-        Self { store, worker, cell }
+    pub(super) fn new(store: Arc<ParameterStore>, member: Option<Member>) -> Self {
+        Self { store, member }
+    }
+
+    pub(super) fn worker(&self) -> Option<WorkerId> {
+        self.member.map(|member| member.worker)
+    }
+
+    /// Its id and its lease cell.
+    fn leaser(&self) -> Option<(WorkerId, usize)> {
+        self.member.and_then(|Member { worker, cell }| Some((worker, cell?)))
     }
 
     /// The store it reads.
@@ -48,7 +65,7 @@ impl Subscriber {
                 return Ok(publication);
             }
         }
-        if self.cell.is_some() {
+        if self.leaser().is_some() {
             let lease = self.lease()?;
             load_bytes(lease.words(), into);
             return Ok(lease.publication());
@@ -62,9 +79,8 @@ impl Subscriber {
 
     /// One optimistic copy; None when it was overtaken.
     fn copy(&self, into: &mut [u8]) -> Result<Option<Publication>> {
-        let view = self.store.view();
-        let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
-        let words = &view.slots[slot * LINE..];
+        let (version, slot) = split_latest(self.store.latest()).ok_or_else(nothing_yet)?;
+        let words = self.store.slot_words(slot);
         // Acquire, pairs with the Release exchange to even in `publish`.
         let stamp = words[0].load(Ordering::Acquire);
         if !is_version(stamp, version) {
@@ -83,18 +99,19 @@ impl Subscriber {
 
     /// Keep the publisher away from the newest version while the lease lives, to read it in place.
     pub fn lease(&mut self) -> Result<Lease<'_>> {
-        let cell = self.cell.ok_or_else(|| {
-            Error::Empty(format!("all {} lease cells are taken: create the store with more", self.store.leases))
+        let (worker, cell) = self.leaser().ok_or_else(|| {
+            let fix = "create the store with more, or subscribe with a worker id";
+            Error::Empty(format!("this subscriber holds none of the {} lease cells: {fix}", self.store.leases))
         })?;
         let view = self.store.view();
         let cell = &view.leases[cell * LINE];
-        let mine = self.worker.get() << SLOT_BITS;
+        let mine = worker.get() << SLOT_BITS;
         loop {
             let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
             let now = cell.load(Ordering::Relaxed);
-            if now >> SLOT_BITS != self.worker.get() {
+            if now >> SLOT_BITS != worker.get() {
                 let owner = now >> SLOT_BITS;
-                return Err(Error::LeaseLost { what: "its lease cell".into(), worker: self.worker.get(), owner });
+                return Err(Error::LeaseLost { what: "its lease cell".into(), worker: worker.get(), owner });
             }
             cell.store(mine | (slot as u64 + 1), Ordering::Relaxed);
             kill_point("parameters: leased, not checked");
@@ -110,22 +127,22 @@ impl Subscriber {
 
     /// [`ParameterStore::wait_newer`] for this worker.
     pub fn wait_newer(&self, version: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
-        self.store.wait_newer(self.worker, version, timeout, between)
+        self.store.wait_newer(self.worker(), version, timeout, between)
     }
 
     /// [`ParameterStore::wait_env_steps`] for this worker.
     pub fn wait_env_steps(&self, env_steps: u64, timeout: Option<Duration>, between: Between<'_>) -> Result<u64> {
-        self.store.wait_env_steps(self.worker, env_steps, timeout, between)
+        self.store.wait_env_steps(self.worker(), env_steps, timeout, between)
     }
 }
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        let Some(cell) = self.cell else { return };
+        let Some((worker, cell)) = self.leaser() else { return };
         if self.store.control.check_fork(STREAM).is_ok() {
             let cell = &self.store.view().leases[cell * LINE];
             let now = cell.load(Ordering::Relaxed);
-            if now >> SLOT_BITS == self.worker.get() {
+            if now >> SLOT_BITS == worker.get() {
                 let _ = cell.compare_exchange(now, 0, Ordering::Release, Ordering::Relaxed);
             }
         }
@@ -144,8 +161,7 @@ impl Lease<'_> {
     /// When it was published.
     #[must_use]
     pub fn publication(&self) -> Publication {
-        let view = self.subscriber.store.view();
-        let words = &view.slots[self.slot * LINE..];
+        let words = self.subscriber.store.slot_words(self.slot);
         Publication {
             version: self.version,
             env_steps: words[1].load(Ordering::Relaxed),
@@ -162,8 +178,10 @@ impl Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        if let (Some(cell), Ok(())) = (self.subscriber.cell, self.subscriber.store.control.check_fork(STREAM)) {
-            let mine = self.subscriber.worker.get() << SLOT_BITS;
+        if let (Some((worker, cell)), Ok(())) =
+            (self.subscriber.leaser(), self.subscriber.store.control.check_fork(STREAM))
+        {
+            let mine = worker.get() << SLOT_BITS;
             let cell = &self.subscriber.store.view().leases[cell * LINE];
             // Release, pairs with the Acquire load in `leased`.
             let _ = cell.compare_exchange(mine | (self.slot as u64 + 1), mine, Ordering::Release, Ordering::Relaxed);

@@ -64,6 +64,45 @@ fn attached_subscribers_cannot_write() {
 }
 
 #[test]
+fn who_looks_in_from_outside_copies_and_leaves_no_trace() {
+    let store = words_store(10, 1);
+    let fds = (store.control().read_only_fd().unwrap(), store.read_only_payload().unwrap());
+    let outside = ParameterStore::attach(fds.0.as_fd(), fds.1.as_fd(), false).unwrap();
+    assert!(matches!(outside.check_writable(), Err(Error::ReadOnly { .. })));
+    assert!(
+        ParameterStore::attach(fds.0.as_fd(), store.payload().as_fd(), true).unwrap().publisher(worker(3)).is_err()
+    );
+    let mut publisher = store.publisher(worker(1)).unwrap();
+    let none = || None::<WorkerId>;
+    for mut reader in [outside.subscriber(worker(2)), outside.subscriber(none()), store.subscriber(none())] {
+        let before = store.version();
+        let limit = Some(Duration::from_millis(1));
+        assert!(matches!(reader.wait_newer(before, limit, &mut || true), Err(Error::Timeout { .. })));
+        let version = publisher.publish(&content(10, before + 1), before + 1, 0).unwrap();
+        assert_eq!(reader.wait_newer(before, None, &mut || true).unwrap(), version);
+        assert_eq!(reader.wait_env_steps(version, None, &mut || true).unwrap(), version);
+        let mut buffer = vec![0; 80];
+        assert_eq!(reader.read(&mut buffer).unwrap().version, version);
+        assert_eq!(buffer, content(10, version));
+        assert!(reader.lease().is_err());
+        assert_eq!(store.lease_holders(), Vec::<u64>::new());
+    }
+    assert_eq!(outside.version(), 3);
+}
+
+#[test]
+fn versions_go_on_after_those_of_an_earlier_store() {
+    let store = ParameterStore::create_after(41, &[field("w", Dtype::F32, &[1])], 1, 7).unwrap();
+    assert_eq!((store.version(), store.publication()), (0, None), "nothing has been published here");
+    for version in [42, 43] {
+        let mut publisher = store.publisher(worker(1)).unwrap();
+        assert_eq!(publisher.publish(&[0; 4], 0, 0).unwrap(), version);
+        assert_eq!(store.version(), version);
+    }
+    assert!(ParameterStore::create_after(1 << 52, &[field("w", Dtype::F32, &[1])], 1, 7).is_err());
+}
+
+#[test]
 fn mismatched_segments_are_refused() {
     let (a, b) = (words_store(10, 1), words_store(11, 1));
     let mixed = ParameterStore::attach(a.control().as_fd(), b.payload().as_fd(), true);
@@ -160,7 +199,7 @@ fn cells_come_back() {
     let a = store.subscriber(worker(2));
     let mut b = store.subscriber(worker(3));
     let mut without = store.subscriber(worker(4));
-    assert!(without.lease().unwrap_err().to_string().contains("all 2 lease cells"));
+    assert!(without.lease().unwrap_err().to_string().contains("none of the 2 lease cells"));
     without.read(&mut [0; 32]).unwrap();
     assert_eq!(store.lease_holders(), [2, 3]);
     drop(a);
@@ -305,7 +344,7 @@ proptest! {
                     }
                 }
                 Step::DieReading(i) => {
-                    store.reap(readers[i].worker);
+                    store.reap(readers[i].worker().unwrap());
                     readers[i] = store.subscriber(id());
                     leased[i] = None;
                 }

@@ -1,4 +1,5 @@
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use rlz_core::limiter::rule::Rule;
@@ -112,6 +113,29 @@ fn waits_can_be_interrupted_and_time_out() {
     let timed_out = updates(&limiter, 1, Some(Duration::from_millis(50))).unwrap_err();
     assert!(timed_out.to_string().contains("0.050 s"), "{timed_out}");
     assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn behind_a_read_only_descriptor_counts_can_be_read_and_nothing_changed() {
+    let limiter = limiter(10, 0, None, 1.0, 2);
+    let path = format!("/proc/self/fd/{}", limiter.as_fd().as_raw_fd());
+    let seen = Limiter::attach(File::open(path).unwrap().as_fd()).unwrap();
+    steps(&limiter, &[0, 1], None).unwrap();
+    limiter.complete_step(1).unwrap();
+    assert_eq!((seen.granted().unwrap(), seen.env_steps().unwrap(), seen.updates().unwrap()), (2, 1, 0));
+    assert_eq!((seen.lane_steps().unwrap(), seen.state().unwrap()), (vec![0, 1], State::Running));
+    assert_eq!(seen.rule(), limiter.rule());
+    let refused = [
+        seen.stop(),
+        seen.complete_step(0),
+        seen.complete_updates(0),
+        seen.reap(id(1)),
+        steps(&seen, &[0], None).map(drop),
+        updates(&seen, 1, None).map(drop),
+        seen.missed_wakeups().map(drop),
+    ];
+    assert!(refused.iter().all(|result| matches!(result, Err(Error::ReadOnly { .. }))), "{refused:?}");
+    assert_eq!(limiter.state().unwrap(), State::Running);
 }
 
 #[test]
