@@ -99,6 +99,11 @@ class Checkpoint:
         """Run folder that it belongs to."""
         return self.path.parent.parent
 
+    @property
+    def version(self) -> int:
+        """Newest version of the parameters at the cut."""
+        return int(self.counters.get("version", 0))
+
     def restore_replay(self, replay: "Replay", *, worker: int, open_episodes: bool = False) -> int:
         """Append the saved rows to an empty buffer whose lanes nobody owns; returns how many.
 

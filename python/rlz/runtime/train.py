@@ -105,6 +105,8 @@ def launch(job: Launch) -> int:
         run_id=secrets.randbits(63),
         env_steps=0 if resume is None else resume.env_steps,
         updates=0 if resume is None else resume.updates,
+        # The learner begins by publishing the checkpoint's actor once more, under the number that it had.
+        version=0 if resume is None else max(0, resume.version - 1),
     )
     try:
         if resume is not None:
