@@ -60,6 +60,25 @@ class WaitTimeoutError(TransportError, TimeoutError):
     """A wait on a stream ran out of time."""
 
 
+class NotServedError(TransportError, ConnectionError):
+    """Nobody serves the socket that the caller wants to attach to: it is missing, or its process is dead."""
+
+
+class NoAnswerError(TransportError, TimeoutError):
+    """The process that serves a socket does not answer.
+
+    Attributes
+    ----------
+    pid : its process id, 0 when unknown.
+    timeout : seconds that the caller waited.
+    """
+
+    def __init__(self, path: object, pid: int, timeout: float) -> None:
+        super().__init__(f"{path}: process {pid or 'unknown'}, which serves it, does not answer within {timeout:g} s")
+        self.pid = pid
+        self.timeout = timeout
+
+
 class SharedMemoryError(TransportError, MemoryError):
     """The shared memory that a stream needs cannot be had."""
 

@@ -1,23 +1,25 @@
-"""Looking into a live run from outside: who may, what is handed over, and that the run never waits for a peer."""
+"""Looking into a live run from outside; `rlz.transport.attaching`, on which it stands, has its own tests."""
 
-import json
 import os
-import socket
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from harness import Run, config
 
-from rlz.errors import TransportError
-from rlz.runtime import live
-from rlz.runtime.live import SOCKET, Door, Live, NoAnswerError
+from rlz.errors import NotServedError, TransportError
+from rlz.policy import Policy
+from rlz.runtime.live import SOCKET, Live, open_door
 from rlz.tracking import WorkerInfo
+from rlz.tracking.snapshot import Reader
+from rlz.transport.attaching import Door
 from rlz.transport.stats import Stat
 
+DOCS = (Path(__file__).parents[2] / "docs" / "transport.md").read_text()
 WORKERS = [WorkerInfo("learner", "learner", 0, 12), WorkerInfo("sampler-0", "sampler", 2, 34, 1, (0,))]
 
 
@@ -29,14 +31,14 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 @contextmanager
-def open_door(run: Run, folder: Path) -> Iterator[Door]:
+def served(run: Run, folder: Path) -> Iterator[Door]:
     """Serve a run from a thread, as the controller's loop does."""
-    door = Door(folder, run.streams, lambda: WORKERS)
+    door = open_door(folder, run.config, run.env_spec, run.streams, lambda: WORKERS)
     closing = threading.Event()
 
     def work() -> None:
         while not closing.wait(0.01):
-            assert door.serve()
+            assert door.answer()
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -49,90 +51,86 @@ def open_door(run: Run, folder: Path) -> Iterator[Door]:
 
 
 def test_it_shows_board_counts_and_workers_and_changes_nothing(run: Run, tmp_path: Path) -> None:
-    with open_door(run, tmp_path), Live(tmp_path) as seen:
+    with served(run, tmp_path), Live(tmp_path) as seen:
         assert seen.workers() == WORKERS
         assert (seen.pid, seen.limiter.env_steps, seen.limiter.lane_steps()) == (os.getpid(), 0, [0])
         run.streams.stats.set(2, Stat.ENT_COEF, 0.5)
         assert seen.stats.read()[2][Stat.ENT_COEF] == 0.5
         with pytest.raises(TransportError, match="read-only"):
             seen.stats.set(2, Stat.ENT_COEF, 1.0)
-        run.limiter.stop()
         before = seen.state
-        seen.refresh()
+        run.limiter.stop()
         assert seen.state != before
 
 
-def test_only_this_user_may_knock_and_a_stale_socket_is_replaced(run: Run, tmp_path: Path) -> None:
+def test_a_reading_from_outside_loses_no_row(run: Run, tmp_path: Path) -> None:
+    with served(run, tmp_path), Live(tmp_path) as seen:
+        reader = Reader(seen, seen.workers, seen.first_rows)
+        writer = run.replay.writer([0], worker=3)
+        for _ in range(3):
+            run.limiter.acquire_steps([0], np.zeros(1, np.int64), worker=3, timeout=0)
+            writer.append_packed(0, np.zeros(run.replay.stride, np.uint8), version=0)
+            run.limiter.complete_step(0)
+        reading = reader.read()
+        assert (reading.env_steps, reading.rows, reading.rows_lost) == (3, 3, 0)
+
+
+def test_the_newest_actor_of_a_live_run(run: Run, tmp_path: Path) -> None:
+    with served(run, tmp_path), Live(tmp_path) as seen:
+        with pytest.raises(TransportError, match="nothing has been published"):
+            seen.policy()
+        for seed in (1, 2):
+            run.publish(env_steps=10 * seed, scale=1.0, seed=seed)
+            policy = seen.policy()
+            assert isinstance(policy, Policy)
+            assert (policy.version, policy.env_steps, policy.algo) == (seed, 10 * seed, "sac")
+            env = policy.make_env()
+            obs, _ = env.reset(seed=0)
+            action = policy.predict(obs)
+            assert env.action_space.contains(action)
+            # The same numbers, by way of the run's own store.
+            parameters = np.empty(run.streams.parameters.nbytes, np.uint8)
+            run.streams.parameters.subscriber().read(parameters)
+            policy.native.load(parameters)
+            np.testing.assert_array_equal(policy.predict(obs), action)
+
+
+def test_the_example_of_the_document_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(config(env_kwargs={"truncate_after": 20}), tmp_path)
+    text = DOCS.split("## Looking at a running job")[1].split("\n## ")[0].split("A training run of rlz")[1]
+    example = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
+    folder = tmp_path / "runs" / "my-run"
+    folder.mkdir(parents=True)
+    run.publish(env_steps=7)
+    monkeypatch.chdir(tmp_path)
+    with served(run, folder):
+        exec(example, {})
+    assert capsys.readouterr().out.startswith("version 1, after 7 of 0 env steps: ")
+
+
+def test_a_run_that_is_not_alive(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(NotServedError, match="is not alive"):
+        Live(tmp_path)
     (tmp_path / SOCKET).touch(0o666)
-    door = Door(tmp_path, run.streams, lambda: WORKERS)
-    mode = (tmp_path / SOCKET).stat().st_mode
-    assert stat.S_ISSOCK(mode)
-    assert stat.S_IMODE(mode) == 0o600
-    door.close()
-    door.close()
+    with pytest.raises(NotServedError, match="is not alive"):
+        Live(tmp_path)
+    with served(run, tmp_path):
+        Live(tmp_path).close()
     assert not (tmp_path / SOCKET).exists()
 
 
-def test_a_peer_of_another_user_gets_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_door(run, tmp_path):
-        theirs = live._credentials
-        main = threading.get_ident()
-
-        def credentials(end: socket.socket) -> tuple[int, int, int]:
-            pid, uid, gid = theirs(end)
-            return pid, uid + (threading.get_ident() != main), gid
-
-        monkeypatch.setattr(live, "_credentials", credentials)
-        with pytest.raises(TransportError, match="only the user who started the run"):
+@pytest.mark.parametrize("change", [{"started": "x"}, {"workers": [{}]}, {"policy": None}, {"rows": None}])
+def test_another_version_is_named(
+    run: Run, tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(run, tmp_path) as door:
+        info = door._describe()
+        assert isinstance(info, dict)
+        monkeypatch.setattr(door, "_describe", lambda: {**info, **change})
+        with pytest.raises(TransportError, match="another version of rlz"):
             Live(tmp_path)
-
-
-def test_a_socket_of_another_user_is_not_trusted(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_door(run, tmp_path):
-        uid = os.geteuid()
-        main = threading.get_ident()
-        monkeypatch.setattr(os, "geteuid", lambda: uid + (threading.get_ident() == main))
-        with pytest.raises(TransportError, match="another user"):
+        monkeypatch.setattr(door, "_describe", dict)
+        with pytest.raises(TransportError, match="another version of rlz"):
             Live(tmp_path)
-
-
-def test_a_deep_run_folder_is_no_problem(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / ("a" * 120) / ("b" * 120)
-    folder.mkdir(parents=True)
-    with open_door(run, folder), Live(folder) as seen:
-        assert seen.pid == os.getpid()
-
-
-def test_a_run_that_is_not_served_or_does_not_answer(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Live(tmp_path)
-    door = Door(tmp_path, run.streams, lambda: WORKERS)
-    with pytest.raises(NoAnswerError, match=rf"process {os.getpid()}\) does not answer within 0.1 s"):
-        Live(tmp_path, timeout=0.1)
-    door.close()
-
-
-def test_peers_that_hang_up_or_never_read_hold_nothing_up_and_leak_nothing(run: Run, tmp_path: Path) -> None:
-    door = Door(tmp_path, run.streams, lambda: WORKERS)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    for _ in range(50):
-        peers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
-        for peer in peers:
-            peer.connect(str(tmp_path / SOCKET))
-        peers[0].close()
-        assert door.serve()
-        for peer in peers:
-            peer.close()
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-    door.close()
-
-
-def test_another_version_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for description in ({"format": 2}, {"format": 1}, {"format": 1, "pid": "x"}, []):
-        monkeypatch.setattr(Door, "_describe", lambda _, value=description: value)
-        with open_door(run, tmp_path), pytest.raises(TransportError, match="another version of rlz"):
-            Live(tmp_path)
-    monkeypatch.setattr(live, "GREETING", b"rlz live 2\n")
-    monkeypatch.setattr(json, "dumps", lambda _: "{")
-    with open_door(run, tmp_path), pytest.raises(TransportError, match="another version of rlz"):
-        Live(tmp_path)

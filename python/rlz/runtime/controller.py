@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlz._native import FINISHED
 from rlz.runtime.files import TEMPORARY, remove_temporary
 from rlz.runtime.graph import FIRST_WORKER_ID, LAST_WORKER_ID, MODULES, Node, plan
-from rlz.runtime.live import Door
+from rlz.runtime.live import open_door
 from rlz.runtime.process import Ending, WorkerProcess, single_threaded, wait_until_dead
 from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
+    from rlz.transport.attaching import Door
 
 TICK_S = 0.25
 """Longest sleep of the loop."""
@@ -110,6 +111,7 @@ class Controller:
         resume: Path | None = None,
         modules: Mapping[str, str] = MODULES,
     ) -> None:
+        self.config = config
         self.env_spec = env_spec
         self.run_dir = run_dir
         self.streams = streams
@@ -157,7 +159,7 @@ class Controller:
                     elif fd == self._reader:
                         self._read_notices(tracker)
                     elif self._door is not None and fd == self._door.fd:
-                        if not self._door.serve():
+                        if not self._door.answer():
                             self._close_door()
                     else:
                         self._ended(self._by_pidfd[fd], tracker)
@@ -200,7 +202,7 @@ class Controller:
 
     def _open_door(self, tracker: RunTracker) -> None:
         try:
-            self._door = Door(self.run_dir.path, self.streams, self.workers)
+            self._door = open_door(self.run_dir.path, self.config, self.env_spec, self.streams, self.workers)
         except OSError as error:
             tracker.note(f"`rlz runs show` cannot look into this run while it lives: {error.strerror or error}")
         else:

@@ -15,7 +15,7 @@ from rlz._native import RUNNING
 from rlz.runtime.checkpoint import load_checkpoint, save_states
 from rlz.runtime.controller import Outcome, RunTracker
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
-from rlz.runtime.live import Door
+from rlz.runtime.live import open_door
 from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
 from rlz.tracking import WorkerInfo
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
+    from rlz.transport.attaching import Door
     from rlz.workers.sampler import Sampler
 
 
@@ -68,7 +69,7 @@ class SerialRun:
         """Run to the end, or to a stop signal; never raises for an error in a worker."""
         notices_to(tracker.note)
         try:
-            self._door = Door(self._run_dir.path, self._streams, self.workers)
+            self._door = open_door(self._run_dir.path, self._config, self._env_spec, self._streams, self.workers)
         except OSError as error:
             tracker.note(f"`rlz runs show` cannot look into this run while it lives: {error.strerror or error}")
         try:
@@ -134,7 +135,7 @@ class SerialRun:
         if signals.count and self._streams.limiter.state == RUNNING:
             self._streams.limiter.stop()
         if self._door is not None:
-            self._door.serve()
+            self._door.answer()
         tracker.tick(time.monotonic())
 
     def _make(self, node: Node) -> Worker:

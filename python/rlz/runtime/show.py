@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz._native import CLOSED, FINISHED, STOPPING
-from rlz.errors import CheckpointError
+from rlz.errors import CheckpointError, NoAnswerError, NotServedError
 from rlz.runtime.files import TEMPORARY
-from rlz.runtime.live import Live, NoAnswerError
+from rlz.runtime.live import Live
 from rlz.runtime.runs import RunInfo, last_line, read_run
 from rlz.tracking.console import clock, number, ratio
 from rlz.tracking.process import read_state, started_at
@@ -68,11 +68,12 @@ def show(run: Path, *, window: float = WINDOW_S) -> Iterator[str]:
         with Live(run) as live:
             yield from _live(run, live, window)
         return
-    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+    except NotServedError:
         if info.status == "running":
             yield f"{run.name}: running, but it cannot be looked into (it is starting or ending); its last log line:"
     except NoAnswerError as error:
-        yield f"{run.name}: {error}: it {_state_words(read_state(error.pid), error.pid)}. The last log line:"
+        silent = f"the controller (process {error.pid or 'unknown'}) does not answer within {error.timeout:g} s"
+        yield f"{run.name}: {silent}: it {_state_words(read_state(error.pid), error.pid)}. The last log line:"
     yield from _from_files(run, info)
 
 

@@ -1,0 +1,372 @@
+"""Looking at the streams of a running process from another one of the same user, through a unix socket.
+
+One process serves streams (`serve`; or a `Door`, from a loop of its own), any other attaches to them:
+
+    door = serve({"stats": board, "parameters": store}, "/run/user/1000/job.sock")     # in the job
+    with attach("/run/user/1000/job.sock") as job:                                     # in a notebook
+        job.streams["parameters"].subscriber().read(into)
+
+The socket has mode 0600, both sides check the user of the other, nothing is ever read from a peer, and serving one
+takes no waiting. What is handed over are descriptors that were opened read-only: a description (a memfd with JSON), and
+the streams. So a peer can copy parameters but take no lease, and its death needs no proof. It may look for as long as
+it likes.
+
+This guards against mistakes, not against the user's own processes, which may trace each other anyway.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import stat
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from rlz._native import Limiter, ParameterStore, StatsBoard
+from rlz.errors import NoAnswerError, NotServedError, TransportError
+
+Readable = StatsBoard | ParameterStore | Limiter
+"""Streams that can be served: those that make sense to somebody who may only read."""
+
+FORMAT = 1
+GREETING = b"rlz streams 1\n"
+REFUSAL = b"rlz streams: only the user who serves them may attach\n"
+_MODE = 0o600
+_MOST_AT_ONCE = 8
+"""Peers that are answered in one turn of a loop."""
+_MOST_DESCRIPTORS = 253
+"""Linux sends so many in one message."""
+_MOST_BYTES = 1 << 24
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Door:
+    """The serving end, for a process that polls descriptors; `serve` is the one for all others.
+
+    Parameters
+    ----------
+    streams : by the names under which peers find them.
+    path : of the socket. A socket that is left from a process that was killed is replaced.
+    describe : gives a JSON value for each peer that attaches or refreshes (`Attached.info`). It must not wait.
+
+    Raises
+    ------
+    OSError
+        The socket cannot be made; FileExistsError when something else has its name, EADDRINUSE when it is being served.
+    TypeError
+        A stream cannot be served.
+    """
+
+    def __init__(
+        self, streams: Mapping[str, Readable], path: str | Path, describe: Callable[[], object] = dict
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._describe = describe
+        self._streams: list[tuple[str, str, int]] = []
+        self._descriptors: list[int] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._identity: tuple[int, int] | None = None
+        try:
+            for name, stream in streams.items():
+                fds = _descriptors(name, stream)
+                self._streams.append((name, type(stream).__name__, len(fds)))
+                self._descriptors += [_read_only(fd) for fd in fds]
+            if len(self._descriptors) >= _MOST_DESCRIPTORS:
+                raise ValueError(f"streams: given {len(streams)}, which need more than {_MOST_DESCRIPTORS} descriptors")
+            with _short(self._path) as path:
+                _remove_stale(path)
+                os.fchmod(self._socket.fileno(), _MODE)  # before it has a name
+                self._socket.bind(str(path))
+                self._identity = _identity(path)
+            self._socket.listen(_MOST_AT_ONCE)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def fd(self) -> int:
+        """Readable when somebody attaches: call `answer` then."""
+        return self._socket.fileno()
+
+    def answer(self) -> bool:
+        """Answer those who attach; never waits. False: no more can be accepted (out of descriptors)."""
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                peer, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return True
+            except OSError:
+                return False
+            # Somebody who hangs up, or a lack of memory or descriptors: their loss, not this process's.
+            with peer, contextlib.suppress(OSError):
+                self._answer(peer)
+        return True
+
+    def close(self) -> None:
+        """Serve no more. Those who are attached keep what they have. Idempotent."""
+        self._socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+        if self._identity is not None:
+            with contextlib.suppress(OSError):
+                if _identity(self._path) == self._identity:
+                    self._path.unlink()
+            self._identity = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, peer: socket.socket) -> None:
+        peer.setblocking(False)
+        if _credentials(peer)[1] != os.geteuid():
+            peer.send(REFUSAL)
+            return
+        text = json.dumps({"format": FORMAT, "streams": self._streams, "info": self._describe()})
+        description = os.memfd_create("rlz-description", os.MFD_CLOEXEC)
+        try:
+            os.pwrite(description, text.encode(), 0)
+            socket.send_fds(peer, [GREETING], [description, *self._descriptors])
+        finally:
+            os.close(description)
+
+
+class Server:
+    """A `Door` with a thread that answers. Made by `serve`; `close` it, or leave its `with` block."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._work, name="rlz-serve", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more. Those who are attached keep what they have. Idempotent."""
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
+            self._thread.join()
+            os.close(self._reader)
+            self._door.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        poll.register(self._door.fd, select.POLLIN)
+        while all(fd != self._reader for fd, _ in poll.poll()):
+            if not self._door.answer():
+                return
+
+
+def serve(streams: Mapping[str, Readable], path: str | Path, describe: Callable[[], object] = dict) -> Server:
+    """Let this user's other processes attach to streams, from a thread of its own.
+
+    Parameters and errors are those of `Door`; `describe` runs in that thread.
+    """
+    return Server(Door(streams, path, describe))
+
+
+class Attached:
+    """Streams of another process, to be read. Made by `attach`; `close` it, or leave its `with` block.
+
+    Attributes
+    ----------
+    path : the socket.
+    pid : process that serves it.
+    info : what it said about itself, at the last `refresh`.
+    streams : by name. What would change one raises TransportError; a subscriber copies, and polls where it waits.
+    """
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self.path = path
+        self._timeout = timeout
+        self.streams: dict[str, Any] = {}
+        self.pid, description, fds = _ask(path, timeout)
+        try:
+            self._open(description, fds)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            _close(fds)
+
+    def _open(self, description: dict[str, Any], fds: list[int]) -> None:
+        self.info: Any = description["info"]
+        left = fds
+        try:
+            for name, kind, count in description["streams"]:
+                own, left = left[:count], left[count:]
+                if len(own) != count:
+                    raise ValueError(f"stream {name!r} needs {count} descriptors")
+                self.streams[name] = _attach_stream(kind, own)
+        except (KeyError, TypeError, ValueError) as error:
+            raise TransportError(_other_version(self.path)) from error
+
+    def refresh(self) -> None:
+        """Ask for `info` again; errors as in `attach`, and TransportError when the path has another server by now."""
+        pid, description, fds = _ask(self.path, self._timeout)
+        _close(fds)
+        if pid != self.pid:
+            raise TransportError(f"{self.path} is served by process {pid} now, not by {self.pid}: attach again")
+        self.info = description["info"]
+
+    def close(self) -> None:
+        """Let go of the streams. Idempotent."""
+        for stream in self.streams.values():
+            stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def attach(path: str | Path, *, timeout: float = 2.0) -> Attached:
+    """Attach to what another process of this user serves.
+
+    Parameters
+    ----------
+    path : the socket that was given to `serve`.
+    timeout : seconds to wait for its answer.
+
+    Raises
+    ------
+    NotServedError
+        Nobody serves it: there is no socket, or it was left by a process that was killed.
+    NoAnswerError
+        The process that serves it is busy, stopped or hanging.
+    TransportError
+        It belongs to another user, or to another version of rlz.
+    """
+    return Attached(Path(path).absolute(), timeout)
+
+
+def _descriptors(name: str, stream: Readable) -> list[int]:
+    match stream:
+        case StatsBoard() | Limiter():
+            return [stream.fd]
+        case ParameterStore():
+            return [stream.control_fd, stream.payload_fd]
+    raise TypeError(
+        f"stream {name!r}: given a {type(stream).__name__}, expected a StatsBoard, ParameterStore or Limiter"
+    )
+
+
+def _attach_stream(kind: str, fds: list[int]) -> Readable:
+    makers: dict[str, Callable[..., Readable]] = {
+        "StatsBoard": StatsBoard.attach,
+        "Limiter": Limiter.attach,
+        "ParameterStore": ParameterStore.attach,
+    }
+    return makers[kind](*fds)
+
+
+def _read_only(fd: int) -> int:
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on, or the empty file that a copy of its folder may have in its place."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode) and (not stat.S_ISREG(status.st_mode) or status.st_size):
+        raise FileExistsError(errno.EEXIST, "it exists already, and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass  # somebody listens, and many wait for an answer
+    raise OSError(errno.EADDRINUSE, "another process serves it")
+
+
+def _ask(path: Path, timeout: float) -> tuple[int, dict[str, Any], list[int]]:
+    """Return the process that serves a path, its description, and descriptors of its streams."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.settimeout(timeout)
+        pid = 0
+        try:
+            with _short(path) as short:
+                door.connect(str(short))
+            pid, uid, _ = _credentials(door)
+            if uid != os.geteuid():
+                raise TransportError(f"{path} is served by another user (uid {uid}): not trusted")
+            greeting, fds, _, _ = socket.recv_fds(door, len(REFUSAL), _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotServedError(f"{path} is not served: there is no such socket") from None
+        except ConnectionRefusedError:
+            raise NotServedError(f"{path} is not served any more: the process that did is dead") from None
+        except (TimeoutError, BlockingIOError):
+            raise NoAnswerError(path, pid, timeout) from None
+    try:
+        if not greeting:
+            raise NoAnswerError(path, pid, timeout)  # it ended, or ran out of something
+        if greeting == REFUSAL:
+            raise TransportError(greeting.decode().strip())
+        if greeting != GREETING or not fds:
+            raise TransportError(_other_version(path))
+        description = _read_description(path, fds[0])
+    except BaseException:
+        _close(fds)
+        raise
+    os.close(fds.pop(0))
+    return pid, description, fds
+
+
+def _read_description(path: Path, fd: int) -> dict[str, Any]:
+    size = os.fstat(fd).st_size
+    try:
+        description = json.loads(os.pread(fd, size, 0)) if size <= _MOST_BYTES else None
+    except ValueError:
+        description = None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise TransportError(_other_version(path))
+    return description
+
+
+def _other_version(path: Path) -> str:
+    return f"{path} is served by another version of rlz: use that one here too"
+
+
+def _credentials(end: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group id of the other end."""
+    return _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[Path]:
+    """A path of a few characters to the same socket: it may have 107 bytes only."""
+    fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{fd}") / path.name
+    finally:
+        os.close(fd)
