@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlz import transport
+from rlz.transport import fakes
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "transport.md").read_text()
@@ -36,20 +37,36 @@ def test_every_test_that_the_failure_table_names_exists() -> None:
     assert named > 20
 
 
+def code(section: str) -> str:
+    """The indented lines of a section of the document."""
+    text = DOCS.split(f"## {section}\n")[1].split("\n## ")[0]
+    return "\n".join(line[4:] if line.startswith("    ") else "" for line in text.splitlines())
+
+
 def test_the_code_of_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = [("obs", "f32", (64, 17)), ("reward", "f32", (64,))]
-    queue = transport.TrajectoryQueue.create(fields, slots=32, run_id=1)
-    producer, consumer = queue.producer(worker=2), queue.consumer(worker=1)
-    producer.put(obs=np.ones((64, 17), np.float32), reward=np.ones(64, np.float32), timeout=None)
-    with consumer.pop(timeout=None) as segment:
-        assert segment["obs"].mean() == 1
+    monkeypatch.chdir(tmp_path)
+    segments: dict[str, Any] = {**vars(transport), "np": np, "obs": np.ones((64, 17), np.float32)}
+    segments["reward"] = np.ones(64, np.float32)
+    exec(code("Trajectory queue"), segments)
+    assert segments["count"] == 1
+    exec(code("Fakes for tests"), {**segments, "fakes": fakes})
+
+    actor = np.ones(17 * 6 + 6, np.float32)
+    looks: dict[str, Any] = {**vars(transport), "np": np, "actor": actor, "into": np.empty(actor.nbytes, np.uint8)}
+    looks["board"] = transport.StatsBoard.create(slots=1, names=["a"], event_width=1, event_capacity=2, run_id=1)
+    exec(code("Parameters"), looks)
+    assert looks["version"] == 1
+    looks["into"][:] = 0
+    exec(code("Looking at a running job").split("from rlz.runtime")[0], looks)
+    looks["server"].close()
+    assert (looks["into"].view(np.float32) == 1).all()
+
     replay = transport.Replay.create([("obs", "f32", (17,)), ("reward", "f32", ())], buffer_size=100, lanes=4, run_id=1)
     writer = replay.writer([0, 1], worker=2)
     writer.append(0, (np.ones(17, np.float32), 1.0), version=0)
     rows, ids = np.empty((256, replay.stride), np.uint8), np.empty((256, 3), np.uint64)
     replay.sampler(seed=[1, 2, 3, 4]).sample(rows, ids=ids)
     assert set(ids[:, 2]) == {1}
-    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"np": np, "Replay": transport.Replay, "replay": replay}
     names["fields"] = [("obs", "f32", (17,)), ("reward", "f32", ())]
     exec(textwrap.dedent(DOCS.split("## Saved buffers")[1].split("A run keeps")[0]), names)
