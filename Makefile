@@ -72,6 +72,15 @@ kill: setup  ## Long kill storms with real processes: 10,000 kills over all stre
 	cargo test --release --package rlz-core --test storm -- --ignored --nocapture
 	$(RUN) pytest -q -m kill
 
+# RUSTC_BOOTSTRAP: the sanitizer's flag on the stable toolchain. New inputs stay in rust/fuzz/corpus, which the tests replay.
+FUZZ_SECONDS ?= 300
+.PHONY: fuzz
+fuzz:  ## Fuzz headers and saved files (needs `cargo install cargo-fuzz`); FUZZ_SECONDS=300 each
+	@command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz was not found: cargo install cargo-fuzz"; exit 1; }
+	for target in header saved; do \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir rust/fuzz $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=16384 || exit 1; \
+	done
+
 .PHONY: learn
 learn: setup  ## Learning gates (SAC and TD3 on Pendulum-v1, three seeds each, DDPG one; about half an hour on two cores)
 	$(RUN) pytest -q -s -m learn --timeout=3600

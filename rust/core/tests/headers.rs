@@ -3,6 +3,9 @@
 //! A corpus of a valid segment of each kind, damaged in named ways, and random damage on top.
 #![cfg(not(loom))]
 
+#[path = "support/segments.rs"]
+mod segments;
+
 use std::os::fd::{AsFd, BorrowedFd};
 
 use proptest::prelude::*;
@@ -15,6 +18,7 @@ use rlz_core::replay::Replay;
 use rlz_core::schema::{Dtype, Field};
 use rlz_core::stats::StatsBoard;
 use rlz_core::sync::Ordering;
+use segments::{TABLE, attach_all, attack, rehash, segment};
 
 /// Words of a header by name (see `memory::header`).
 const WORDS: [(&str, usize); 11] = [
@@ -30,7 +34,6 @@ const WORDS: [(&str, usize); 11] = [
     ("second parameter", 11),
     ("third parameter", 12),
 ];
-const TABLE: usize = 64;
 const HOSTILE: [u64; 8] = [0, 1, 2, 1 << 20, (1 << 32) + 1, 1 << 61, u64::MAX / 8, u64::MAX];
 
 fn fields() -> Vec<Field> {
@@ -56,49 +59,21 @@ fn corpus() -> Vec<(&'static str, Vec<u64>)> {
     ]
 }
 
-fn segment(words: &[u64]) -> Segment {
-    let segment = Segment::create("corpus", words.len() * 8).unwrap();
-    for (to, word) in segment.words(0, words.len()).unwrap().iter().zip(words) {
-        to.store(*word, Ordering::Relaxed);
-    }
-    segment
-}
-
-/// Attach as everything; how many took it. What is taken is used a little, so that a wrong size would show.
-fn attach_all(segment: &Segment) -> usize {
-    let fd = segment.as_fd();
-    let replay = Replay::attach(fd);
-    if let Ok(replay) = &replay {
-        replay.committed().unwrap();
-        let (mut rows, mut meta) = (vec![0; replay.schema().words()], [0]);
-        replay.read_rows(replay.lanes() - 1, 1, &mut rows, &mut meta).unwrap();
-    }
-    let queue = Queue::attach(fd);
-    if let Ok(queue) = &queue {
-        queue.occupancy().unwrap();
-    }
-    let limiter = Limiter::attach(fd);
-    if let Ok(limiter) = &limiter {
-        limiter.lane_steps().unwrap();
-    }
-    let stats = StatsBoard::attach(fd);
-    let store = ParameterStore::attach(fd, fd, true);
-    let messages = [
-        replay.as_ref().err().map(ToString::to_string),
-        queue.as_ref().err().map(ToString::to_string),
-        limiter.as_ref().err().map(ToString::to_string),
-        stats.as_ref().err().map(ToString::to_string),
-        store.as_ref().err().map(ToString::to_string),
-    ];
-    assert!(messages.iter().flatten().all(|message| message.len() > 10));
-    messages.iter().filter(|message| message.is_none()).count()
-}
-
 #[test]
 fn whole_segments_attach_as_what_they_are_only() {
     for (name, words) in corpus() {
         let expected = usize::from(!["control", "payload"].contains(&name)); // a store has two segments
         assert_eq!(attach_all(&segment(&words)), expected, "{name}");
+    }
+}
+
+#[test]
+fn what_the_fuzzer_found_never_panics() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/header");
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.len() >= corpus().len());
+    for file in files {
+        attack(&std::fs::read(&file).unwrap());
     }
 }
 
@@ -151,16 +126,6 @@ fn a_cut_or_longer_segment_is_an_error() {
             }
         }
     }
-}
-
-/// FNV-1a as in the header, so that damage gets behind the hash to the checks of each stream.
-fn rehash(words: &mut [u64]) {
-    let params = usize::try_from(words[8]).unwrap_or(usize::MAX).min(TABLE - 10);
-    let table = usize::try_from(words[9]).unwrap_or(usize::MAX).min((words.len() - TABLE) * 8);
-    let head = [words[1] >> 32, words[2]].into_iter().chain(words[10..10 + params].iter().copied());
-    let rest = words[TABLE..].iter().flat_map(|word| word.to_le_bytes()).take(table);
-    let bytes = head.flat_map(u64::to_le_bytes).chain(rest);
-    words[3] = bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
 }
 
 proptest! {
