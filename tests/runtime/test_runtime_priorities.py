@@ -30,7 +30,7 @@ def test_weights_follow_their_rows(tmp_path: Path, lanes: int) -> None:
     checkpoint: Any = SimpleNamespace(run_dir=tmp_path, path=tmp_path, replay=saved, priorities=tensors)
     assert Checkpoint.restore_replay(checkpoint, again, worker=1) == 13
     sampler = again.prioritized_sampler(seed=[1, 2, 3, 4])
-    assert restore_priorities(sampler, checkpoint, lanes=lanes, alpha=0.6) == 13
+    assert restore_priorities(sampler, checkpoint, again, alpha=0.6) == 13
     for lane in range(lanes):
         count = again.committed()[lane]
         rows, meta = np.empty((count, again.stride), np.uint8), np.empty(count, np.uint64)
