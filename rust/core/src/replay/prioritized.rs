@@ -325,7 +325,8 @@ impl PrioritizedSampler {
         let capacity = self.replay.lane_capacity();
         let lane = leaf / capacity;
         let shift = self.shift[lane];
-        leaf - shift + if leaf - lane * capacity < shift { capacity } else { 0 }
+        let wrapped = if leaf - lane * capacity < shift { leaf + capacity } else { leaf };
+        wrapped - shift
     }
 
     /// Whether a row (lane, slot, ticket) is the newest of its slot that the tree knows of.
