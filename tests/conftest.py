@@ -1,7 +1,21 @@
-"""For all tests: Ctrl-C works in child processes, also where the test run itself was started in the background."""
+"""For all tests: signals work in child processes, and no test changes the arithmetic of the next ones."""
 
 import signal
+import sys
+from collections.abc import Iterator
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that.
+import pytest
+
+# Children inherit what is ignored: SIGINT in the background jobs of a shell, SIGHUP under nohup.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _denormals() -> Iterator[None]:
+    """Take back what a learner in this process, which is meant for a process of its own, sets for good."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_flush_denormal(False)
