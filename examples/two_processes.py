@@ -22,19 +22,19 @@ FIELDS = [("obs", "f32", (STEPS, 17)), ("action", "f32", (STEPS, 6)), ("reward",
 
 def produce(fd: int, worker: int) -> None:
     """Play segments until the learner has had enough. The arrays are the shared memory itself: nothing is copied."""
-    producer = TrajectoryQueue.attach(fd).producer(worker=worker)
     rng = np.random.default_rng(worker)
     version = 0  # in real life: of the parameters that chose the actions
-    while True:
-        try:
-            with producer.acquire(timeout=None) as segment:
-                for step in range(STEPS):
-                    segment["obs"][step] = rng.standard_normal(17)
-                    segment["action"][step] = rng.uniform(-1, 1, 6)
-                    segment["reward"][step] = worker
-                segment.note = version
-        except ClosedError:
-            return  # the learner called finish()
+    with TrajectoryQueue.attach(fd) as queue, queue.producer(worker=worker) as producer:
+        while True:
+            try:
+                with producer.acquire(timeout=None) as segment:
+                    for step in range(STEPS):
+                        segment["obs"][step] = rng.standard_normal(17)
+                        segment["action"][step] = rng.uniform(-1, 1, 6)
+                        segment["reward"][step] = worker
+                    segment.note = version
+            except ClosedError:
+                return  # the learner called finish()
 
 
 def start(queue: TrajectoryQueue, worker: int) -> "subprocess.Popen[bytes]":

@@ -12,9 +12,10 @@ import pytest
 from training import Training, wait_for
 
 from rlz.config import RunConfig
-from rlz.errors import EnvError, SharedMemoryError
+from rlz.errors import EnvError, NotServedError, SharedMemoryError
 from rlz.runtime.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
+from rlz.runtime.live import Live
 from rlz.runtime.resume import resume
 from rlz.runtime.train import train
 
@@ -183,9 +184,16 @@ def test_nothing_outlives_a_killed_controller(start: Start, tmp_path: Path) -> N
     training.descendants()
     assert len(training.seen) >= 3
     assert {int(line) for line in pids.read_text().split()} & training.seen
-    training.process.kill()
-    training.process.wait()
-    training.assert_no_process_is_left(within=2.0)
+    with Live(training.run_dir) as live:
+        assert live.policy().version >= 1
+        training.process.kill()
+        training.process.wait()
+        training.assert_no_process_is_left(within=2.0)
+        assert live.limiter.env_steps >= 200  # who looks in keeps the memory for as long as he looks
+        with pytest.raises(NotServedError):
+            live.refresh()
+    with pytest.raises(NotServedError, match="is not alive"):
+        Live(training.run_dir)
 
 
 def test_nothing_outlives_a_controller_that_is_killed_while_workers_start(start: Start) -> None:
