@@ -20,10 +20,12 @@ What is different:
 
 from rlz.transport.fakes.limiter import Limiter
 from rlz.transport.fakes.parameters import ParameterStore, Publisher, Subscriber
-from rlz.transport.fakes.queue import QueueConsumer, QueueProducer, ReadSegment, TrajectoryQueue, WriteSegment
-from rlz.transport.fakes.replay import Replay, ReplayTail, ReplayWriter
+from rlz.transport.fakes.queue import QueueConsumer, QueueProducer, TrajectoryQueue
+from rlz.transport.fakes.replay import Replay, ReplayTail
 from rlz.transport.fakes.samplers import PrioritizedSampler, ReplaySampler
+from rlz.transport.fakes.segments import ReadSegment, WriteSegment
 from rlz.transport.fakes.stats import StatsBoard
+from rlz.transport.fakes.writer import ReplayWriter
 
 __all__ = [
     "Limiter",

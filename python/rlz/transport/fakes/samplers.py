@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.errors import NonFiniteError, TransportError
+from rlz.transport.fakes.buffer import Buffer
 from rlz.transport.fakes.handle import Handle
-from rlz.transport.fakes.replay import Buffer
 
 SEED_WORDS = 4
 _WORDS = struct.Struct("<4Q")
