@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from rlz.algorithms.base import WHOLE, load_tensors
+from rlz.algorithms.base import WHOLE, Outcome, load_tensors
+from rlz.algorithms.optim import adam
 from rlz.algorithms.registry import ALGORITHMS
 from rlz.networks import mlp
 from rlz.networks.mlp import Mlp
@@ -32,6 +34,9 @@ class ActorCritic:
         Layouts; `critic` is a stack of any number of critics.
     """
 
+    metric_names: ClassVar[tuple[str, ...]]
+    check_names: ClassVar[tuple[str, ...]]
+
     actor: Mlp
     critic: Mlp
 
@@ -53,6 +58,14 @@ class ActorCritic:
     def q_values(self, critic: Tensor, obs: Tensor, action: Tensor, *, first: int | None = None) -> Tensor:
         """Q of every critic, or of the `first` so many alone: [critics, batch]."""
         return self.critic(critic, torch.cat([obs, action], dim=-1), first=first).squeeze(-1)
+
+    def outcome(
+        self, state: Any, metrics: Mapping[str, Tensor], checks: Mapping[str, Tensor], td_errors: Tensor | None
+    ) -> Outcome:
+        """What an update gives, from the metrics and checks that its kind has, by name."""
+        return Outcome(
+            state, _stacked(metrics, self.metric_names, math.nan), _stacked(checks, self.check_names, 0.0), td_errors
+        )
 
     def actor_parameters(self, state: Any) -> Tensor:
         """Flat actor, in the order of `rlz.networks.spec.actor_manifest`."""
@@ -85,7 +98,15 @@ def mean_square(errors: Tensor, weight: Tensor | None) -> Tensor:
     return squares.mean(1).sum()
 
 
-def stacked(values: Mapping[str, Tensor], names: tuple[str, ...], missing: float) -> Tensor:
+def trained(state: Any, field: str, gradient: Tensor, step: Tensor, learning_rate: Tensor) -> Any:
+    """State after an Adam step, the `step`-th, of one field and the moments that belong to it."""
+    mean, square = f"{field}_mean", f"{field}_square"
+    old = getattr(state, field), getattr(state, mean), getattr(state, square)
+    new = adam(*old, gradient, step, learning_rate)
+    return state._replace(**{field: new.parameters, mean: new.mean, square: new.square})
+
+
+def _stacked(values: Mapping[str, Tensor], names: tuple[str, ...], missing: float) -> Tensor:
     """0-d tensors in the order of `names`, `missing` where there is none: [len(names)]."""
     blank = torch.full_like(next(iter(values.values())), missing)
     return torch.stack([values.get(name, blank) for name in names])

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from rlz.algorithms.actor_critic import ActorCritic, mean_square, stacked
+from rlz.algorithms.actor_critic import ActorCritic, mean_square, trained
 from rlz.algorithms.base import ACTOR, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
-from rlz.algorithms.optim import adam, gradient, polyak
+from rlz.algorithms.optim import gradient, polyak
 from rlz.errors import ConfigError
 from rlz.networks.distributions import squashed_gaussian
 
@@ -134,14 +134,8 @@ class Sac(ActorCritic):
             td_target = self.td_target(s.actor, s.target_critic, alpha, batch, noise[0])
             grad, loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
             step = s.updates + 1
-            critic = adam(s.critic, s.critic_mean, s.critic_square, grad, step, learning_rate)
-            new = new._replace(
-                critic=critic.parameters,
-                target_critic=polyak(s.target_critic, critic.parameters, self.tau),
-                critic_mean=critic.mean,
-                critic_square=critic.square,
-                updates=step,
-            )
+            new = trained(new, "critic", grad, step, learning_rate)._replace(updates=step)
+            new = new._replace(target_critic=polyak(s.target_critic, new.critic, self.tau))
             metrics |= {"critic_loss": loss, "q_value": q.mean()}
             checks |= {"critic_loss": loss, "critic gradient": grad.square().sum()}
             td_errors = None if batch.weight is None else (q - td_target).abs().mean(0)
@@ -149,29 +143,16 @@ class Sac(ActorCritic):
         if kind != CRITIC_TARGET:
             grad, loss, log_prob = gradient(self.actor_loss, s.actor, new.critic, alpha, batch.obs, noise[1])
             step = s.actor_updates + 1
-            actor = adam(s.actor, s.actor_mean, s.actor_square, grad, step, learning_rate)
-            new = new._replace(
-                actor=actor.parameters, actor_mean=actor.mean, actor_square=actor.square, actor_updates=step
-            )
+            new = trained(new, "actor", grad, step, learning_rate)._replace(actor_updates=step)
             ent_coef_loss = torch.zeros_like(alpha)
             if self.learn_ent_coef:
                 alpha_grad, ent_coef_loss, _ = gradient(self.ent_coef_loss, s.log_alpha, log_prob)
-                temperature = adam(s.log_alpha, s.log_alpha_mean, s.log_alpha_square, alpha_grad, step, learning_rate)
-                new = new._replace(
-                    log_alpha=temperature.parameters,
-                    log_alpha_mean=temperature.mean,
-                    log_alpha_square=temperature.square,
-                )
+                new = trained(new, "log_alpha", alpha_grad, step, learning_rate)
             metrics |= {"actor_loss": loss, "ent_coef_loss": ent_coef_loss, "ent_coef": alpha}
             metrics |= {"entropy": -log_prob.mean()}
             checks |= {"actor_loss": loss, "actor gradient": grad.square().sum(), "ent_coef_loss": ent_coef_loss}
 
-        return Outcome(
-            state=new,
-            metrics=stacked(metrics, self.metric_names, math.nan),
-            checks=stacked(checks, self.check_names, 0.0),
-            td_errors=td_errors,
-        )
+        return self.outcome(new, metrics, checks, td_errors)
 
     # -- state -----------------------------------------------------------------------------------------------------
 

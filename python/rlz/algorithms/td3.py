@@ -7,16 +7,15 @@ the [-1, 1] units of rlz, so the paper's clip to the action bounds is a clip to 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlz.algorithms.actor_critic import ActorCritic, mean_square, stacked
+from rlz.algorithms.actor_critic import ActorCritic, mean_square, trained
 from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
-from rlz.algorithms.optim import adam, gradient, polyak
+from rlz.algorithms.optim import gradient, polyak
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -120,12 +119,9 @@ class Td3(ActorCritic):
             td_target = self.td_target(s.target_actor, s.target_critic, batch, noise)
             grad, loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
             step = s.updates + 1
-            critic = adam(s.critic, s.critic_mean, s.critic_square, grad, step, learning_rate)
-            new = new._replace(
-                critic=critic.parameters, critic_mean=critic.mean, critic_square=critic.square, updates=step
-            )
+            new = trained(new, "critic", grad, step, learning_rate)._replace(updates=step)
             if kind != CRITIC:
-                new = new._replace(target_critic=polyak(s.target_critic, critic.parameters, self.tau))
+                new = new._replace(target_critic=polyak(s.target_critic, new.critic, self.tau))
             metrics |= {"critic_loss": loss, "q_value": q.mean()}
             checks |= {"critic_loss": loss, "critic gradient": grad.square().sum()}
             td_errors = None if batch.weight is None else (q - td_target).abs().mean(0)
@@ -133,23 +129,12 @@ class Td3(ActorCritic):
         if kind in (ACTOR, WHOLE):
             grad, loss, _ = gradient(self.actor_loss, s.actor, new.critic, batch.obs)
             step = s.actor_updates + 1
-            actor = adam(s.actor, s.actor_mean, s.actor_square, grad, step, learning_rate)
-            new = new._replace(
-                actor=actor.parameters,
-                target_actor=polyak(s.target_actor, actor.parameters, self.tau),
-                actor_mean=actor.mean,
-                actor_square=actor.square,
-                actor_updates=step,
-            )
+            new = trained(new, "actor", grad, step, learning_rate)._replace(actor_updates=step)
+            new = new._replace(target_actor=polyak(s.target_actor, new.actor, self.tau))
             metrics |= {"actor_loss": loss}
             checks |= {"actor_loss": loss, "actor gradient": grad.square().sum()}
 
-        return Outcome(
-            state=new,
-            metrics=stacked(metrics, self.metric_names, math.nan),
-            checks=stacked(checks, self.check_names, 0.0),
-            td_errors=td_errors,
-        )
+        return self.outcome(new, metrics, checks, td_errors)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
