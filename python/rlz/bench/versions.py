@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -86,7 +86,6 @@ def shared_array(nbytes: int) -> Iterator[tuple[Publish, Callable[[], list[list[
     shared, begun_at = context.RawArray("B", nbytes), context.RawValue("q", -1)
     lock, ready, results = context.Lock(), context.Queue(), context.Queue()
     arguments = (shared, lock, begun_at, ready, results)
-    readers = [context.Process(target=_array_reader, args=arguments, daemon=True) for _ in range(READERS)]
     target = np.frombuffer(shared, np.uint8)
 
     def publish(parameters: Parameters, begun: int) -> None:
@@ -94,12 +93,19 @@ def shared_array(nbytes: int) -> Iterator[tuple[Publish, Callable[[], list[list[
             target[:] = parameters
             begun_at.value = begun
 
+    with _started([context.Process(target=_array_reader, args=arguments, daemon=True) for _ in range(READERS)], ready):
+        yield publish, lambda: [results.get() for _ in range(READERS)]
+
+
+@contextmanager
+def _started(readers: Sequence[Any], ready: Any) -> Iterator[None]:
+    """Start processes and wait until each has said so; kill them at the end."""
     try:
         for reader in readers:
             reader.start()
         for _ in readers:
             ready.get()
-        yield publish, lambda: [results.get() for _ in readers]
+        yield
     finally:
         for reader in readers:
             reader.kill()
@@ -138,16 +144,8 @@ def queues(nbytes: int) -> Iterator[tuple[Publish, Callable[[], list[list[int]]]
         for channel in channels:
             channel.put((begun, parameters))
 
-    try:
-        for reader in readers:
-            reader.start()
-        for _ in readers:
-            ready.get()
+    with _started(readers, ready):
         yield publish, lambda: [results.get() for _ in readers]
-    finally:
-        for reader in readers:
-            reader.kill()
-            reader.join()
 
 
 def _queue_reader(channel: Any, ready: Any, results: Any) -> None:
