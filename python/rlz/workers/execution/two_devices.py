@@ -215,9 +215,7 @@ class TwoDevices:
 
     def _wait_for_actor(self, updates: int) -> None:
         with self._moved:
-            while self._actor_done < updates:
-                self._raise_error()
-                self._moved.wait()
+            self._moved.wait_for(lambda: self._error is not None or self._actor_done >= updates)
             self._raise_error()
 
     def _raise_error(self) -> None:
