@@ -83,7 +83,7 @@ def measure(row: Row, seconds: float) -> float:
     layout = layouts(decoder(rows[0]).tensors())
     compiled = row.executor == "compiled"
     if compiled:
-        compilation = Compilation(Job(sac, layout, "cpu"))
+        compilation = Compilation(Job(sac, layout, "cpu", sac.cycle))
         compilation.start()
         compilation.finished(wait=True)
     plan = EnginePlan(compile=compiled, fixed=True)

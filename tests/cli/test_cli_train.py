@@ -59,6 +59,7 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "exchange_every": 4,
         "max_staleness": 7,
         "threads": 2,
+        "updates_per_launch": 4,
         "publish_every": 4,
         "eval_every": 0,
         "eval_episodes": 3,

@@ -215,3 +215,20 @@ def test_infinite_arguments_survive_the_trip_to_a_worker_and_to_a_file() -> None
     config = RunConfig(env="A", env_kwargs={"healthy_z_range": [0.2, float("inf")]})
     assert RunConfig.model_validate(json.loads(json.dumps(config.model_dump(mode="json")))) == config
     assert RunConfig.from_toml(config.to_toml()) == config
+
+
+def test_a_launch_fits_into_the_slack_and_serial_mode_takes_one_at_a_time() -> None:
+    config = RunConfig(env="Ant-v4", updates_per_launch=8)
+    assert (config.launch(), config.slack()) == (8, 8.0)
+    assert RunConfig(env="Ant-v4", updates_per_launch=8, ratio_slack=3).slack() == 3.0
+    serial = RunConfig(env="Ant-v4", updates_per_launch=8, mode="serial")
+    assert (serial.launch(), serial.slack()) == (1, 1.0)
+
+
+def test_staleness_is_least_in_serial_mode() -> None:
+    def staleness(**values: object) -> int:
+        return RunConfig(env="Ant-v4", devices=("cpu", "cpu"), **values).staleness()  # type: ignore[arg-type]
+
+    assert [staleness(exchange_every=every) for every in (1, 4)] == [1, 7]
+    assert [staleness(exchange_every=every, mode="serial") for every in (1, 4)] == [0, 3]
+    assert staleness(mode="serial", max_staleness=5) == 5

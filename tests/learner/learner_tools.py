@@ -7,6 +7,7 @@ import numpy as np
 
 from rlz.config import RunConfig
 from rlz.envs.spaces import EnvSpec
+from rlz.errors import WaitTimeoutError
 from rlz.transport import Streams
 from rlz.workers.base import WorkerSpec
 from rlz.workers.learner import Learner
@@ -78,7 +79,10 @@ class Run:
         """Make transitions, as far as the limiter allows."""
         kind = self.env_spec.obs_dtype
         for _ in range(steps):
-            if not self.streams.limiter.acquire_steps([0], self.tickets, worker=9, timeout=0.0):
+            try:
+                if not self.streams.limiter.acquire_steps([0], self.tickets, worker=9, timeout=0.0):
+                    return
+            except WaitTimeoutError:
                 return
             obs, next_obs = (self.rng.uniform(0, 5, OBS).astype(kind) for _ in range(2))
             action = self.rng.uniform(-1, 1, ACTION).astype(np.float32)

@@ -148,6 +148,48 @@ def test_periodic_checkpoint_is_one_moment(tmp_path: Path, monkeypatch: pytest.M
     assert newest_checkpoint(tmp_path).updates == run.streams.limiter.updates
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_updates_are_granted_in_launches_and_counted_exactly(tmp_path: Path, prioritized: bool) -> None:
+    launch = {"updates_per_launch": 8, "ratio_slack": None}
+    run = Run(tmp_path, config(prioritized=prioritized, **launch))
+    learner, limiter = run.learner(), run.streams.limiter
+    learner.start()
+    granted = []
+    while True:
+        run.sample(1000)  # as far as the ratio allows
+        before = learner._granted
+        going = learner.step(None)
+        granted.append(learner._granted + 1 if before == 0 and going else 0)
+        line = max(0, limiter.env_steps - 10)
+        assert abs(limiter.updates - line) <= 8
+        if not going:
+            break
+    assert max(granted) == 8, "a whole launch at once"
+    assert limiter.updates == 30
+    learner.close()
+    saved = newest_checkpoint(tmp_path)
+    assert saved.updates == saved.learner["updates"] == 30
+    if prioritized:
+        assert run.streams.stats.read()[0][Stat.PRIORITIES_STALE] == 0
+        assert saved.priorities is not None
+        assert len(set(saved.priorities["weights"].tolist())) > 20, "each update writes the priorities of its rows"
+
+
+def test_no_checkpoint_within_a_launch(tmp_path: Path) -> None:
+    run = Run(tmp_path, config(checkpoint_every=1e-6, updates_per_launch=4))
+    learner = run.learner()
+    learner.start()
+    run.sample(18)
+    for _ in range(8):
+        learner.step(None)
+        learner._saving.wait()
+        folders = list((tmp_path / "checkpoints").glob("step-*"))
+        if folders:
+            assert newest_checkpoint(tmp_path).updates % 4 == 0
+    assert newest_checkpoint(tmp_path).updates == 8
+    learner.close()
+
+
 def test_stop_ends_with_a_checkpoint(tmp_path: Path) -> None:
     run = Run(tmp_path, config())
     learner = run.learner()

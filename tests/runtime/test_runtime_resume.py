@@ -43,7 +43,7 @@ def run(folder: Path, name: str, steps: int, modules: Any = FAKE, **values: Any)
         ("Ant-v4", {}),
         ("Pendulum-v1", {"algo": "td3", "policy_delay": 4}),  # 70 updates at the cut: in the middle of a cycle
         ("Pendulum-v1", {"algo": "ddpg"}),
-        ("Pendulum-v1", {"device": "auto", "devices": ("cpu", "cpu"), "max_staleness": 0}),
+        ("Pendulum-v1", {"device": "auto", "devices": ("cpu", "cpu"), "updates_per_launch": 8}),
     ],
 )
 def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str, options: dict[str, Any]) -> None:

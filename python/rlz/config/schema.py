@@ -127,7 +127,7 @@ class RunConfig(BaseModel):
         help="Most updates by which either side may be away from the replay ratio's line.",
         metavar="UPDATES",
         expects="a number of at least 1 and at least the replay ratio",
-        shown="the larger of environments and ratio",
+        shown="the largest of environments, ratio and --updates-per-launch",
         ge=1,
     )
     n_step_return: Integer = option(
@@ -281,7 +281,7 @@ class RunConfig(BaseModel):
         help="With --devices: most updates by which the actor that the critics see may be behind. With 0 the devices "
         "take turns, and learning is exactly as on one.",
         metavar="UPDATES",
-        shown="the least with which neither waits: 2 x exchange-every - 1",
+        shown="the least with which neither waits: 2 x exchange-every - 1; in serial mode exchange-every - 1",
         ge=0,
         le=1_000_000,
     )
@@ -293,6 +293,14 @@ class RunConfig(BaseModel):
         expects="an integer from 1 to 1024, or auto",
     )
     compile: bool = option(True, panel=Panel.PLACEMENT, help="Compile the update while training has already begun.")
+    updates_per_launch: Integer = option(
+        1,
+        panel=Panel.PLACEMENT,
+        help="Most updates that the replay ratio grants the learner at once; serial mode takes one at a time.",
+        metavar="UPDATES",
+        ge=1,
+        le=1024,
+    )
     publish_every: Integer = option(
         1, panel=Panel.PLACEMENT, help="Updates between publications of the actor.", metavar="UPDATES", ge=1, le=2**31
     )
@@ -416,19 +424,32 @@ class RunConfig(BaseModel):
         return fraction.numerator, fraction.denominator
 
     def slack(self) -> float:
-        """Most updates by which either side may leave the ratio's line: total environments, 1 update, or the ratio."""
+        """Most updates by which either side may leave the ratio's line.
+
+        Total environments, the ratio, or the updates of one launch, so that a whole launch can be granted.
+        """
         if self.ratio_slack is not None:
             return self.ratio_slack
         ratio = 1.0 if isinstance(self.replay_ratio, str) else self.replay_ratio
-        return float(max(self.num_envs, 1, ratio))
+        return float(max(self.num_envs, ratio, self.launch()))
 
     def learner_devices(self) -> tuple[str, ...]:
         """The devices of the learner: one, or those of critics and actor."""
         return self.devices or (self.device,)
 
+    def launch(self) -> int:
+        """Most updates that the learner asks leave for at once: one in serial mode, which works in lock step."""
+        return 1 if self.mode == "serial" else self.updates_per_launch
+
     def staleness(self) -> int:
-        """Most updates by which the actor that the critics see may be behind, with two devices."""
-        return 2 * self.exchange_every - 1 if self.max_staleness is None else self.max_staleness
+        """Most updates by which the actor that the critics see may be behind, with two devices.
+
+        In serial mode by default no more than `exchange_every` makes it: nothing is gained by a lag in lock step, and
+        without one a run with an exchange in every update goes on after a stop as if there had been none.
+        """
+        if self.max_staleness is not None:
+            return self.max_staleness
+        return self.exchange_every - 1 if self.mode == "serial" else 2 * self.exchange_every - 1
 
     def learning_rate_at(self, env_steps: int) -> float:
         """Learning rate after so many env steps: constant, or linear from its start value to 0 at `total_timesteps`."""

@@ -159,16 +159,16 @@ class Learner:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def _acquire(self, timeout: float | None) -> int | None:
-        """Leave for updates; None when there is none yet, 0 when there will be none."""
-        limiter, worker = self._streams.limiter, self._spec.worker_id
+        """Leave for updates, up to a launch of them; None when there is none yet, 0 when there will be none."""
+        limiter, worker, most = self._streams.limiter, self._spec.worker_id, self._config.launch()
         try:
-            granted = limiter.acquire_updates(1, worker=worker, timeout=0.0)
+            granted = limiter.acquire_updates(most, worker=worker, timeout=0.0)
         except WaitTimeoutError:
             if timeout == 0.0:
                 return None
             self._wait.begin(Waiting.LIMITER, Stat.WAIT_LIMITER_S)
             try:
-                granted = limiter.acquire_updates(1, worker=worker, timeout=_slice(timeout))
+                granted = limiter.acquire_updates(most, worker=worker, timeout=_slice(timeout))
             except WaitTimeoutError:
                 return None
         self._wait.end()
