@@ -45,9 +45,10 @@ class ActorCritic:
         """Actor and critics of a run."""
         sizes = env_spec.obs_dim, env_spec.action_dim, config.hidden, config.activation
         head = ALGORITHMS[config.algo].head
+        norm, bf16 = config.layer_norm, config.precision == "bf16"
         return (
-            mlp.actor(*sizes, layer_norm=config.layer_norm, head=head),
-            mlp.critics(*sizes, layer_norm=config.layer_norm, members=config.n_critics),
+            mlp.actor(*sizes, layer_norm=norm, head=head, bf16=bf16),
+            mlp.critics(*sizes, layer_norm=norm, members=config.n_critics, bf16=bf16),
         )
 
     @property

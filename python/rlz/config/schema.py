@@ -109,6 +109,11 @@ class RunConfig(BaseModel):
         metavar="R|lin_R",
         expects="a number above 0 and at most 1, or lin_ before such a number (linear to 0 over the run)",
     )
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = option(
+        "auto",
+        panel=Panel.LEARNING,
+        help="Of the networks' matrix products; all else is float32. auto: fp32 on the CPU, tf32 on CUDA.",
+    )
     gamma: Number = option(0.99, panel=Panel.LEARNING, help="Discount per step.", metavar="G", ge=0, le=1)
     tau: Number = option(
         0.005, panel=Panel.LEARNING, help="Step of the target networks towards the critics.", metavar="T", gt=0, le=1

@@ -32,6 +32,8 @@ class Mlp:
         None for one network (weights [in, out]); N for N networks of the same shape (weights [N, in, out]).
     layer_norm
         Normalise each hidden layer before its activation.
+    bf16
+        Multiply matrices in bfloat16, forwards and backwards; inputs, outputs and everything between are as without.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Mlp:
     activation: str = "relu"
     layer_norm: bool = False
     members: int | None = None
+    bf16: bool = False
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -108,6 +111,9 @@ class Mlp:
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         # Not addmm or baddbmm: a separate bias is fused with the activation by the compiler.
+        if self.bf16:
+            # Casts instead of torch.autocast: no setting of the thread decides what this function computes.
+            return torch.matmul(x.bfloat16(), weight.bfloat16()).to(x.dtype) + self._row(bias)
         return torch.matmul(x, weight) + self._row(bias)
 
 
@@ -119,13 +125,21 @@ def actor(
     *,
     layer_norm: bool,
     head: str = SQUASHED_GAUSSIAN,
+    bf16: bool = False,
 ) -> Mlp:
     """Actor whose outputs are what its head says; the same layout as `spec.actor_manifest`."""
-    return Mlp("actor", obs_dim, tuple(hidden), head_outputs(head, action_dim), activation, layer_norm)
+    return Mlp("actor", obs_dim, tuple(hidden), head_outputs(head, action_dim), activation, layer_norm, bf16=bf16)
 
 
 def critics(
-    obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, *, layer_norm: bool, members: int
+    obs_dim: int,
+    action_dim: int,
+    hidden: Sequence[int],
+    activation: str,
+    *,
+    layer_norm: bool,
+    members: int,
+    bf16: bool = False,
 ) -> Mlp:
     """`members` critics Q(obs, action) stacked in one batched module."""
-    return Mlp("critic", obs_dim + action_dim, tuple(hidden), 1, activation, layer_norm, members)
+    return Mlp("critic", obs_dim + action_dim, tuple(hidden), 1, activation, layer_norm, members, bf16)

@@ -60,6 +60,7 @@ def resume(
             newest = newest_checkpoint(run_dir.path)
             checkpoint = with_salvaged_rows(newest)
             config = resumed_config(run_dir, overrides or {})
+            _check_precision(config, checkpoint)
             if config.total_timesteps <= checkpoint.env_steps:
                 raise ConfigError(
                     f"{run_dir.path} has done {checkpoint.env_steps:,} of {config.total_timesteps:,} env steps. Give a "
@@ -95,6 +96,16 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
                 "Leave it out, or start a new run"
             )
     return new
+
+
+def _check_precision(config: "RunConfig", checkpoint: Checkpoint) -> None:
+    """Refuse another precision than the run has had; what auto stands for, the learner checks on its device."""
+    saved = checkpoint.extra.get("precision", config.precision)
+    if config.precision not in ("auto", saved):
+        raise ConfigError(
+            f"--precision {config.precision}: the run was trained in {saved}, and a resumed run cannot change that. "
+            "Leave it out, or start a new run"
+        )
 
 
 def _check_spaces(checkpoint: Checkpoint, env_spec: "EnvSpec") -> None:

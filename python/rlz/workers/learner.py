@@ -28,6 +28,7 @@ from rlz.workers.base import OpenWait, WorkerSpec, notice
 from rlz.workers.execution.batches import Batches, Decoder
 from rlz.workers.execution.compiled import Layout, layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
+from rlz.workers.execution.precision import check_resumed, use_precision
 from rlz.workers.execution.saving import Background
 from rlz.workers.execution.two_devices import Exchange, TwoDevices
 
@@ -67,7 +68,9 @@ class Learner:
             # Adam's second moments decay into denormals, which are a hundred times slower. Not in serial mode, whose
             # process runs environments too: the setting changes their arithmetic.
             torch.set_flush_denormal(True)
-        self._device = find_device(config.learner_devices()[0])
+        devices = [find_device(name) for name in config.learner_devices()]
+        self._device = devices[0]
+        self._precision = use_precision(config.precision, devices, serial=serial)
         self._stats = StatsRow(streams.stats, spec.slot)
         self._wait = OpenWait(self._stats)  # over several slices, with chores between them
         self._algorithm = algorithm_class(config.algo).from_config(config, env_spec)
@@ -76,6 +79,7 @@ class Learner:
         self._state = type(initial)(*(tensor.to(self._device) for tensor in initial))
         saved = None if spec.resume is None else load_checkpoint(Path(spec.resume))
         if saved is not None:
+            check_resumed(self._precision, saved.extra.get("precision"))
             self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.learner.items()})
         decoder = Decoder(streams.replay.fields)
         stride = streams.replay.stride
@@ -116,6 +120,8 @@ class Learner:
     def start(self) -> None:
         """Publish the first version, then begin to compile."""
         self._publish()
+        if self._config.precision != self._precision or self._precision != "fp32":
+            notice(f"precision: {self._precision} on {self._device}")
         self._engine.start()
         for stat in ALGORITHM_STATS:
             self._stats.set(stat, math.nan)
@@ -285,12 +291,13 @@ class Learner:
         policy = self._actor_bytes().copy()
         counters = {"updates": self._updates, "version": self._version}
         rng = {"replay": self._batches.sampler_state().hex(), "learner": self._engine.noise_state.hex()}
+        extra = {"precision": self._precision}
         priorities = None
         if isinstance(self._rows, PrioritizedSampler):
             priorities = Priorities.of(self._rows, self._streams.replay.lanes).tensors()
 
         def write() -> None:
-            path = self._checkpointer.save(tensors, policy, counters, rng, cut=cut, priorities=priorities)
+            path = self._checkpointer.save(tensors, policy, counters, rng, extra, cut=cut, priorities=priorities)
             self._saved = path is not None
             if self._saved:
                 self._stats.add(Stat.CHECKPOINTS, 1.0)

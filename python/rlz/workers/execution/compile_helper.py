@@ -56,6 +56,7 @@ def compile_update(job: Job, library: Path) -> None:
     from rlz.workers.execution.executors import InPlaceUpdate
 
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision(job.products)
     device = torch.device(job.device)
     initial = job.algorithm.init(torch.Generator().manual_seed(0))
     State = type(initial)

@@ -63,18 +63,21 @@ class Job:
     batch : layouts of the fields of a batch; the compiled code is for these alone.
     device : torch device.
     kinds : of update.
+    products : `torch.get_float32_matmul_precision()`.
     """
 
     algorithm: OffPolicy
     batch: tuple[Layout, ...]
     device: str
     kinds: tuple[str, ...]
+    products: str = "highest"
 
     def key(self) -> str:
         """Name in the cache: a digest of everything that the machine code depends on."""
         digest = hashlib.sha256()
         kind = torch.device(self.device).type
-        facts = [torch.__version__, kind, repr(self.algorithm), repr(self.batch), repr(self.kinds), _processor()]
+        facts = [torch.__version__, kind, repr(self.algorithm), repr(self.batch), repr(self.kinds)]
+        facts += [self.products, _processor()]
         if kind == "cuda":
             facts.append(torch.cuda.get_device_name(self.device))
         for fact in facts:

@@ -91,7 +91,7 @@ class Engine:
         torch.set_num_threads(1)
         self._cycle = algorithm.cycle if cycle is None else tuple(cycle)
         self._done = int(state.updates)
-        job = Job(algorithm, layout, str(device), kinds_of(self._cycle))
+        job = Job(algorithm, layout, str(device), kinds_of(self._cycle), torch.get_float32_matmul_precision())
         self._compilation = Compilation(job) if plan.compile else None
         self._poll_at = 0.0
 

@@ -1,0 +1,64 @@
+"""Precision of the networks' matrix products. Everything else of an update is float32 whatever is chosen here.
+
+`bf16` is a property of the networks (`rlz.networks.mlp`), because it is part of what is computed; `tf32` is a switch of
+torch's for the products of float32 tensors on a CUDA device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from rlz.errors import CheckpointError, DeviceError
+
+AMPERE = (8, 0)
+"""Least compute capability with tf32 and bf16 in hardware."""
+
+
+def use_precision(precision: str, devices: Iterable[torch.device], *, serial: bool = False) -> str:
+    """Switch this process to `--precision`: what `auto` stands for, else the same name.
+
+    `auto` is float32, on CUDA with products in tf32 where all of the devices have it; in serial mode plain float32.
+
+    Raises
+    ------
+    DeviceError
+        A device cannot do what was asked for.
+    """
+    lacking = [_lack(device) for device in devices]
+    tf32_missing = next((reason for reason, _ in lacking if reason), None)
+    bf16_missing = next((reason for _, reason in lacking if reason), None)
+    if precision == "auto":
+        precision = "fp32" if serial or tf32_missing else "tf32"
+    missing = {"tf32": tf32_missing, "bf16": bf16_missing}.get(precision)
+    if missing:
+        raise DeviceError(f"--precision {precision}: {missing}; use auto or fp32")
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    return precision
+
+
+def check_resumed(precision: str, saved: str | None) -> None:
+    """Refuse to go on in another precision than that of the checkpoint (None: it does not say).
+
+    Raises
+    ------
+    CheckpointError
+        They differ; names both.
+    """
+    if saved is not None and saved != precision:
+        raise CheckpointError(
+            f"the run was trained in {saved}, this would go on in {precision}: give --precision {saved}, or a device "
+            "that has it"
+        )
+
+
+def _lack(device: torch.device) -> tuple[str | None, str | None]:
+    """Why a device has no tf32, and why it has no bf16; None where it has."""
+    if device.type == "cpu":
+        return "the CPU has no tf32", None
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) >= AMPERE:
+        return None, None
+    reason = f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) has neither tf32 nor bf16"
+    return reason, reason
