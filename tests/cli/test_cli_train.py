@@ -43,6 +43,7 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "buffer_size": 999,
         "learning_starts": 5,
         "learning_rate": "lin_1e-3",
+        "scale_learning_rate": 4.0,
         "precision": "fp32",
         "gamma": 0.9,
         "tau": 0.1,

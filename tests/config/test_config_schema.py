@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlz.config import RunConfig
+from rlz.config.large_batch import learning_rate_factor
 from rlz.config.option import metadata
 from rlz.config.overrides import expects
 from rlz.errors import ConfigError
@@ -232,3 +233,15 @@ def test_staleness_is_least_in_serial_mode() -> None:
     assert [staleness(exchange_every=every) for every in (1, 4)] == [1, 7]
     assert [staleness(exchange_every=every, mode="serial") for every in (1, 4)] == [0, 3]
     assert staleness(mode="serial", max_staleness=5) == 5
+
+
+@pytest.mark.parametrize(
+    ("batch", "cap", "factor"), [(256, 8.0, 1.0), (1024, 8.0, 2.0), (8192, 8.0, 32**0.5), (131_072, 8.0, 8.0)]
+)
+def test_learning_rate_of_large_batches(batch: int, cap: float, factor: float) -> None:
+    assert learning_rate_factor(batch, cap) == factor
+    config = RunConfig(env="Ant-v4", batch_size=batch, scale_learning_rate=cap)
+    assert config.learning_rate_at(500) == 3e-4 * factor
+    linear = RunConfig(env="Ant-v4", batch_size=batch, scale_learning_rate=cap, learning_rate="lin_1e-3")
+    assert linear.learning_rate_at(500_000) == pytest.approx(5e-4 * factor)
+    assert RunConfig(env="Ant-v4", batch_size=batch).learning_rate_at(0) == 3e-4, "only where it was asked for"

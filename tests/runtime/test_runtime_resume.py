@@ -10,7 +10,7 @@ from rlz.config import RunConfig
 from rlz.errors import CheckpointError, ConfigError
 from rlz.runtime.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
-from rlz.runtime.resume import resume
+from rlz.runtime.resume import changes, resume
 from rlz.runtime.train import train
 
 FAKE = {**MODULES, "learner": "fake_learner"}
@@ -157,6 +157,16 @@ def test_what_was_learned_cannot_change(tmp_path: Path, overrides: dict[str, Any
     path = run(tmp_path, "run", 60)
     with pytest.raises(ConfigError, match=text):
         resume(path, {"total_timesteps": 400, **overrides}, quiet=True, modules=FAKE)
+
+
+def test_a_change_of_batch_or_learning_rate_is_told(tmp_path: Path) -> None:
+    path = run(tmp_path, "run", 60)
+    assert resume(path, {"total_timesteps": 80, "batch_size": 64}, quiet=True, modules=FAKE) == 0
+    config = RunConfig.from_toml(path / "config.toml")
+    assert changes(config.model_copy(update={"batch_size": 32}), config) == [
+        "from now on --batch-size 64, until here 32"
+    ]
+    assert changes(config, config) == []
 
 
 def test_an_environment_with_other_spaces_is_refused(tmp_path: Path) -> None:

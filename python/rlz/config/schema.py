@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from rlz.config import values
+from rlz.config.large_batch import learning_rate_factor
 from rlz.config.option import Integer, Number, Panel, metadata, option
 
 MAX_SAMPLERS = 1000
@@ -108,6 +109,15 @@ class RunConfig(BaseModel):
         help="Of actor, critics and temperature; lin_3e-4 falls linearly to 0 over the run.",
         metavar="R|lin_R",
         expects="a number above 0 and at most 1, or lin_ before such a number (linear to 0 over the run)",
+    )
+    scale_learning_rate: Number | None = option(
+        None,
+        panel=Panel.LEARNING,
+        help="Multiply the learning rate by sqrt(batch size / 256), by CAP at most: for large batches.",
+        metavar="CAP",
+        shown="not scaled",
+        ge=1,
+        le=1024,
     )
     precision: Literal["auto", "fp32", "tf32", "bf16"] = option(
         "auto",
@@ -457,11 +467,16 @@ class RunConfig(BaseModel):
         return self.exchange_every - 1 if self.mode == "serial" else 2 * self.exchange_every - 1
 
     def learning_rate_at(self, env_steps: int) -> float:
-        """Learning rate after so many env steps: constant, or linear from its start value to 0 at `total_timesteps`."""
+        """Learning rate after so many env steps: constant, or linear from its start value to 0 at `total_timesteps`.
+
+        Scaled for the batch size where that was asked for.
+        """
+        cap = self.scale_learning_rate
+        factor = 1.0 if cap is None else learning_rate_factor(self.batch_size, cap)
         if not isinstance(self.learning_rate, str):
-            return self.learning_rate
+            return factor * self.learning_rate
         left = 1.0 - min(max(env_steps / self.total_timesteps, 0.0), 1.0)
-        return float(self.learning_rate.removeprefix("lin_")) * left
+        return factor * float(self.learning_rate.removeprefix("lin_")) * left
 
     def priority_beta_at(self, env_steps: int) -> float:
         """Exponent of the importance weights: linear from `priority_beta` to 1 at `total_timesteps`."""

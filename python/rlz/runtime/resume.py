@@ -53,12 +53,14 @@ def resume(
         An option cannot be changed, or no env steps are left to do.
     """
     from rlz import envs
+    from rlz.config import RunConfig
 
     with private_files():
         run_dir = open_run_directory(Path(run))
         try:
             newest = newest_checkpoint(run_dir.path)
             checkpoint = with_salvaged_rows(newest)
+            before = RunConfig.from_toml(run_dir.config)
             config = resumed_config(run_dir, overrides or {})
             _check_precision(config, checkpoint)
             if config.total_timesteps <= checkpoint.env_steps:
@@ -75,7 +77,7 @@ def resume(
             remove_temporary(run_dir.checkpoints)
             _put_aside(newest)
             replace_file(run_dir.config, config.to_toml().encode())
-            notes += _announcement(config, checkpoint)
+            notes += _announcement(config, checkpoint) + changes(before, config)
             return launch(Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules))
         finally:
             run_dir.close()
@@ -96,6 +98,15 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
                 "Leave it out, or start a new run"
             )
     return new
+
+
+def changes(before: "RunConfig", after: "RunConfig") -> list[str]:
+    """Lines about options of the optimiser that differ from now on."""
+    return [
+        f"from now on --{name.replace('_', '-')} {getattr(after, name)}, until here {getattr(before, name)}"
+        for name in ("batch_size", "learning_rate", "scale_learning_rate")
+        if getattr(before, name) != getattr(after, name)
+    ]
 
 
 def _check_precision(config: "RunConfig", checkpoint: Checkpoint) -> None:

@@ -122,6 +122,9 @@ class Learner:
         self._publish()
         if self._config.precision != self._precision or self._precision != "fp32":
             notice(f"precision: {self._precision} on {self._device}")
+        if self._config.scale_learning_rate is not None:
+            rate, size = self._config.learning_rate_at(0), self._config.batch_size
+            notice(f"learning rate: {rate:.3g} at the start, scaled for batches of {size}")
         self._engine.start()
         for stat in ALGORITHM_STATS:
             self._stats.set(stat, math.nan)
