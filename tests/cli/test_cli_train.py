@@ -62,6 +62,7 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "max_staleness": 7,
         "threads": 2,
         "updates_per_launch": 4,
+        "replay_device": "host",
         "publish_every": 4,
         "eval_every": 0,
         "eval_episodes": 3,

@@ -245,3 +245,14 @@ def test_learning_rate_of_large_batches(batch: int, cap: float, factor: float) -
     linear = RunConfig(env="Ant-v4", batch_size=batch, scale_learning_rate=cap, learning_rate="lin_1e-3")
     assert linear.learning_rate_at(500_000) == pytest.approx(5e-4 * factor)
     assert RunConfig(env="Ant-v4", batch_size=batch).learning_rate_at(0) == 3e-4, "only where it was asked for"
+
+
+@pytest.mark.parametrize(
+    "other", [{"mode": "serial"}, {"prioritized": True}, {"devices": ("cpu", "cpu")}], ids=["serial", "per", "devices"]
+)
+def test_what_keeps_the_replay_buffer_on_the_host(other: dict[str, object]) -> None:
+    name = "--" + next(iter(other))
+    assert str(RunConfig(env="A", **other).replay_refusal()).startswith(name)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match=f"--replay-device device does not go together with {name}"):
+        RunConfig(env="A", replay_device="device", **other)  # type: ignore[arg-type]
+    assert RunConfig(env="A", replay_device="device").replay_refusal() is None

@@ -316,6 +316,11 @@ class RunConfig(BaseModel):
         ge=1,
         le=1024,
     )
+    replay_device: Literal["auto", "host", "device"] = option(
+        "auto",
+        panel=Panel.PLACEMENT,
+        help="Draw batches from a copy of the replay buffer on the learner's device; auto: on CUDA, where it fits.",
+    )
     publish_every: Integer = option(
         1, panel=Panel.PLACEMENT, help="Updates between publications of the actor.", metavar="UPDATES", ge=1, le=2**31
     )
@@ -412,6 +417,8 @@ class RunConfig(BaseModel):
                 f"--device {self.device} and --devices {','.join(self.devices)}: give one of them. --devices places "
                 "critics and actor apart."
             )
+        if self.replay_device == "device" and (refusal := self.replay_refusal()) is not None:
+            raise ValueError(f"--replay-device device does not go together with {refusal}. Leave one of them out.")
         if self.max_staleness is not None and self.max_staleness < self.exchange_every - 1:
             raise ValueError(
                 f"--max-staleness {self.max_staleness} is less than --exchange-every {self.exchange_every} allows: "
@@ -455,6 +462,14 @@ class RunConfig(BaseModel):
     def launch(self) -> int:
         """Most updates that the learner asks leave for at once: one in serial mode, which works in lock step."""
         return 1 if self.mode == "serial" else self.updates_per_launch
+
+    def replay_refusal(self) -> str | None:
+        """The option that keeps the replay buffer on the host, if any."""
+        if self.mode == "serial":
+            return "--mode serial"  # rows would lie in another order after a resume, and draws be others
+        if self.prioritized:
+            return "--prioritized"
+        return None if self.devices is None else "--devices"
 
     def staleness(self) -> int:
         """Most updates by which the actor that the critics see may be behind, with two devices.

@@ -212,7 +212,10 @@ def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
         numbers += config.batch_size * sum(config.hidden) * (1 + config.n_critics)
     # Of each row its weight in the sum tree, an eighth more for the inner nodes, and its ticket.
     priorities = 18 * replay_rows(config) if config.prioritized else 0
-    return priorities + 4 * numbers + config.batch_size * row_bytes(env_spec)
+    # A mirror that was asked for; with auto there is none on the CPU.
+    on_cpu = not config.learner_devices()[0].startswith("cuda")
+    mirror = config.buffer_size * row_bytes(env_spec) if config.replay_device == "device" and on_cpu else 0
+    return mirror + priorities + 4 * numbers + config.batch_size * row_bytes(env_spec)
 
 
 def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/")) -> None:

@@ -27,6 +27,7 @@ from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
 from rlz.workers.execution.batches import Batches, Decoder
 from rlz.workers.execution.compiled import Layout, layouts
+from rlz.workers.execution.device_replay import DeviceReplay, choose
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.precision import check_resumed, use_precision
 from rlz.workers.execution.saving import Background
@@ -94,6 +95,7 @@ class Learner:
         )
         blank = torch.zeros(config.batch_size, stride, dtype=torch.uint8, device=self._device)
         weight = torch.zeros(config.batch_size, device=self._device) if config.prioritized else None
+        self._mirror = self._make_mirror(decoder)
         self._engine = self._make_engine(layouts(decoder(blank, weight).tensors()))
         if saved is not None:
             self._batches.restore_sampler(bytes.fromhex(saved.rng["replay"]))
@@ -145,9 +147,12 @@ class Learner:
         if self._config.prioritized:
             self._beta = self._config.priority_beta_at(self._streams.limiter.env_steps)
             self._batches.set_beta(self._beta)
-        batch = self._next_batch(timeout)
-        if batch is not None:
-            self._update(batch)
+        if self._mirror is not None:
+            self._launch(self._mirror, self._granted)
+        else:
+            batch = self._next_batch(timeout)
+            if batch is not None:
+                self._update(batch)
         self._keep_up()
         return True
 
@@ -194,24 +199,44 @@ class Learner:
         return batch
 
     def _update(self, batch: Batch) -> None:
-        limiter = self._streams.limiter
-        self._learning_rate = self._config.learning_rate_at(limiter.env_steps)
+        """One update, of rows from the host."""
+        rate = self._rate()
         try:
-            metrics, td_errors = self._engine.update(batch, self._learning_rate)
+            metrics, td_errors = self._engine.update(batch, rate)
         except NonFiniteError as error:
             raise self._dump(error, batch) from None
         if td_errors is not None:
             self._stale += self._batches.update_priorities(td_errors)
         self._staleness += self._engine.staleness
-        self._metrics += metrics.nan_to_num(0.0)
-        self._measured += ~metrics.isnan()
-        self._pending += 1
-        self._updates += 1
-        self._granted -= 1
-        self._since_publication += 1
+        self._account(metrics.unsqueeze(0))
+
+    def _launch(self, mirror: DeviceReplay, count: int) -> None:
+        """All updates that are granted, of rows on the device."""
+        assert isinstance(self._engine, Engine)
+        mirror.follow()
+        rate = self._rate()
+        try:
+            metrics = self._engine.launch(count, rate)
+        except NonFiniteError as error:
+            raise self._dump(error, None) from None
+        self._account(metrics)
+
+    def _rate(self) -> float:
+        self._learning_rate = self._config.learning_rate_at(self._streams.limiter.env_steps)
+        return self._learning_rate
+
+    def _account(self, metrics: Tensor) -> None:
+        """Count updates that are done, with their metrics [updates, names], and publish."""
+        count = len(metrics)
+        self._metrics += metrics.nan_to_num(0.0).sum(0)
+        self._measured += (~metrics.isnan()).sum(0)
+        self._pending += count
+        self._updates += count
+        self._granted -= count
+        self._since_publication += count
         if self._since_publication >= self._config.publish_every:
             self._publish()
-        limiter.complete_updates(1)
+        self._streams.limiter.complete_updates(count)
         if not self._ready:
             self._ready = True
             self._stats.set(Stat.READY_S, time.monotonic())
@@ -307,7 +332,7 @@ class Learner:
 
         self._saving.run(write)
 
-    def _dump(self, error: NonFiniteError, batch: Batch) -> NonFiniteError:
+    def _dump(self, error: NonFiniteError, batch: Batch | None) -> NonFiniteError:
         from safetensors.torch import save
 
         path = Path(self._spec.run_dir) / NONFINITE_FILE
@@ -317,15 +342,21 @@ class Learner:
             where = f"the batch and the state are in {path}"
         except OSError as problem:
             where = f"the batch could not be written to {path}: {problem.strerror}"
-        return NonFiniteError(f"update {self._updates + 1}: {error}; {where}")
+        return NonFiniteError(f"update {int(self._state.updates) + 1}: {error}; {where}")
 
     def _make_engine(self, layout: tuple[Layout, ...]) -> Engine | TwoDevices:
         config = self._config
-        plan = EnginePlan(compile=config.compile, threads=config.threads, fixed=config.mode == "serial")
+        plan = EnginePlan(config.compile, config.threads, fixed=config.mode == "serial", launch=config.launch())
         seed = self._seed(Role.LEARNER)
         if config.devices is None:
             return Engine(
-                *(self._algorithm, self._state), layout=layout, device=self._device, seed=seed, plan=plan, log=notice
+                *(self._algorithm, self._state),
+                layout=layout,
+                device=self._device,
+                seed=seed,
+                plan=plan,
+                log=notice,
+                replay=self._mirror,
             )
         return TwoDevices(
             *(self._algorithm, self._state),
@@ -336,6 +367,14 @@ class Learner:
             log=notice,
             exchange=Exchange(config.exchange_every, config.staleness()),
         )
+
+    def _make_mirror(self, decoder: Decoder) -> DeviceReplay | None:
+        """The replay buffer on the device, where `--replay-device` and the device's memory say so."""
+        config, replay = self._config, self._streams.replay
+        wanted, line = choose(config.replay_device, replay, self._device, refused=config.replay_refusal())
+        if self._device.type == "cuda" or config.replay_device != "auto":
+            notice(line)
+        return DeviceReplay(replay, decoder, self._device) if wanted else None
 
     def _make_sampler(self) -> ReplaySampler | PrioritizedSampler:
         config, replay = self._config, self._streams.replay

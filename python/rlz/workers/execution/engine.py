@@ -1,8 +1,9 @@
 """The engine of a learner: runs updates with the best executor and number of threads that are at hand.
 
 Training starts at once, eagerly and with one thread; the compiled executor is swapped in at an update boundary when it
-is ready and agrees with the eager one. In a fixed plan (serial mode) the executor is chosen before the first update and
-there is one thread, so that the same seed gives the same bits.
+is ready and agrees with the eager one. On CUDA, launches of updates on rows that are drawn there are captured as
+graphs: eager ones at once, compiled ones when they are there. In a fixed plan (serial mode) the executor is chosen
+before the first update and there is one thread, so that the same seed gives the same bits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import NonFiniteError
 from rlz.workers.execution.compiled import Compilation, Job, Layout, kinds_of
+from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
+from rlz.workers.execution.graphs import GraphedLaunches, cuda_graph
+from rlz.workers.execution.launches import Inputs, Launches
 from rlz.workers.execution.threads import ThreadTuner, candidates, cores
 
 POLL_S = 0.5
@@ -36,11 +40,13 @@ class EnginePlan:
     compile : use the compiled executor when it can be had.
     threads : CPU threads, "auto" to measure.
     fixed : one thread, and the executor chosen before the first update.
+    launch : most updates of one launch.
     """
 
     compile: bool = True
     threads: int | str = "auto"
     fixed: bool = False
+    launch: int = 1
 
 
 class Engine:
@@ -58,6 +64,8 @@ class Engine:
         Takes one line for people.
     cycle
         Kinds of the updates in their order, the algorithm's own unless it is a side of two. None: no update.
+    replay
+        Rows on the device, for `launch`.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class Engine:
         plan: EnginePlan,
         log: Callable[[str], None],
         cycle: Sequence[str | None] | None = None,
+        replay: DeviceReplay | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._state = state
@@ -94,11 +103,25 @@ class Engine:
         job = Job(algorithm, layout, str(device), kinds_of(self._cycle), torch.get_float32_matmul_precision())
         self._compilation = Compilation(job) if plan.compile else None
         self._poll_at = 0.0
+        self._launches: Launches | None = None
+        self._graphs: GraphedLaunches | None = None
+        self._captured: Executor | None = None
+        self._may_graph = device.type == "cuda"
+        if replay is not None:
+            inputs = Inputs(state, self._failed, self._learning_rate, self._generator)
+            self._launches = Launches(
+                algorithm, inputs, replay, cycle=algorithm.cycle, batch_size=rows, most=plan.launch
+            )
 
     @property
     def executor(self) -> str:
         """Name of the executor in use."""
         return self._executor.name
+
+    @property
+    def graphed(self) -> bool:
+        """Launches are CUDA graphs."""
+        return self._graphs is not None
 
     @property
     def threads(self) -> int:
@@ -117,6 +140,9 @@ class Engine:
 
     @noise_state.setter
     def noise_state(self, state: bytes) -> None:
+        if len(state) != len(self.noise_state):
+            self._log("not restored: the random stream of the updates, which is of another type of device")
+            return
         self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
     def start(self) -> None:
@@ -137,20 +163,43 @@ class Engine:
         self._noise.normal_(generator=self._generator)
         self._learning_rate.fill_(learning_rate)
         if self._compilation is not None:
-            self._look_at_compilation(batch)
+            self._look_at_compilation(lambda: batch)
         kind = self._cycle[self._done % len(self._cycle)]
         if kind is None:
             self._done += 1
             return Updated(torch.full((len(self._algorithm.metric_names),), math.nan, device=self._noise.device), None)
         begin = time.perf_counter()
         updated = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate, kind)
-        self._done += 1
-        failed = int(self._failed)
+        self._check()
         self._tune(time.perf_counter() - begin)
-        if failed:
-            name = self._algorithm.check_names[failed - 1]
-            raise NonFiniteError(f"{name} is not finite; the parameters were kept as they were before this update")
+        self._done += 1
         return updated
+
+    def launch(self, count: int, learning_rate: float) -> Tensor:
+        """`count` updates (at most the plan's `launch`) on rows drawn on the device; their metrics [count, names].
+
+        Raises as `update`; the updates after the one that failed change nothing.
+        """
+        launches = self._launches
+        assert launches is not None, "an engine without rows on its device"
+        self._learning_rate.fill_(learning_rate)
+        if self._compilation is not None:
+            self._look_at_compilation(self._drawn)
+        self._capture(launches)
+        metrics = []
+        while count:
+            part = count if self._graphs is None or count == launches.most else 1
+            begin = time.perf_counter()
+            if self._graphs is None:
+                launches.run(self._executor, self._done, part)
+            else:
+                self._graphs.run(self._done, part)
+            metrics.append(launches.metrics[:part].clone())
+            self._check()
+            self._tune((time.perf_counter() - begin) / part)
+            self._done += part
+            count -= part
+        return torch.cat(metrics)
 
     def settle(self) -> Any:
         """The whole state after every update so far; its tensors are valid until the next one."""
@@ -160,17 +209,28 @@ class Engine:
         """Newest flat actor; valid until the next update."""
         return self._algorithm.actor_parameters(self._state)
 
-    def failure(self, batch: Batch) -> dict[str, Tensor]:
-        """Everything that the last update was made from, by name."""
+    def failure(self, batch: Batch | None) -> dict[str, Tensor]:
+        """Everything that the update that failed was made from, by name; `batch` None: it was one of a launch."""
+        noise = self._noise
+        if batch is None:
+            assert self._launches is not None
+            index = int(self._state.updates) - self._done
+            batch, noise = self._launches.batch(index), self._launches.noise[index]
         inputs = {f"batch.{name}": value for name, value in batch._asdict().items() if value is not None}
         state = {f"state.{name}": tensor for name, tensor in self._algorithm.state_dict(self._state).items()}
-        return inputs | {"noise": self._noise} | state
+        return inputs | {"noise": noise} | state
 
     def close(self) -> None:
         """End the helper, when it is still compiling."""
         self._executor = self._eager
         if self._compilation is not None:
             self._compilation.close()
+
+    def _check(self) -> None:
+        """Raise when an update since the last call was not sound. Waits for the device."""
+        if failed := int(self._failed):
+            name = self._algorithm.check_names[failed - 1]
+            raise NonFiniteError(f"{name} is not finite; the parameters were kept as they were before this update")
 
     def _tune(self, seconds: float) -> None:
         line = self._tuner.record(seconds)
@@ -179,7 +239,30 @@ class Engine:
         if line is not None:
             self._log(line)
 
-    def _look_at_compilation(self, batch: Batch) -> None:
+    def _drawn(self) -> Batch:
+        """A batch of a launch, with its noise, to compare executors with."""
+        assert self._launches is not None
+        self._launches.draw(1)
+        self._noise.copy_(self._launches.noise[0])
+        return self._launches.batch(0)
+
+    def _capture(self, launches: Launches) -> None:
+        """Capture launches of the executor in use; once, and again when it is another one."""
+        if not self._may_graph or self._captured is self._executor:
+            return
+        self._captured = self._executor
+        self._graphs = None
+        try:
+            self._graphs = GraphedLaunches(launches, self._executor, self._eager, cuda_graph)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            self._log(
+                f"no CUDA graph, {self._executor.name} updates are launched one operation after the other: {reason}"
+            )
+            return
+        self._log(f"{self._executor.name} updates are CUDA graphs now (checked against an eager one)")
+
+    def _look_at_compilation(self, sample: Callable[[], Batch]) -> None:
         """Swap the compiled executor in once it is ready; called at an update boundary."""
         compilation, now = self._compilation, time.monotonic()
         assert compilation is not None
@@ -191,7 +274,7 @@ class Engine:
             return
         reason = compilation.error
         if reason is None:
-            reason = self._try_compiled(compilation, batch)
+            reason = self._try_compiled(compilation, sample())
         compilation.close()
         self._compilation = None
         if reason is not None:

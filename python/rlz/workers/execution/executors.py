@@ -1,8 +1,8 @@
 """Executors run an algorithm's pure update in place on a state.
 
-All of them run the same `InPlaceUpdate`, so that a state keeps its tensors (a checkpoint, a publication and, later, a
-CUDA graph may hold on to their addresses). `EagerExecutor` runs it as it is, `CompiledExecutor` (`compiled.py`) runs
-the machine code that the compiler made of the whole of it.
+All of them run the same `InPlaceUpdate`, so that a state keeps its tensors (a checkpoint, a publication and a CUDA
+graph may hold on to their addresses). `EagerExecutor` runs it as it is, `CompiledExecutor` (`compiled.py`) runs
+the machine code that the compiler made of the whole of it. `graphs.py` captures either of them.
 """
 
 from __future__ import annotations
@@ -117,11 +117,7 @@ def disagreement(
     learning_rate: Tensor,
     kind: str,
 ) -> str | None:
-    """Run one update with both executors on copies of a state and say where they differ; None where they agree.
-
-    Compares what each tensor moved by, in the L2 norm: Adam's first steps have the size of the learning rate whatever
-    the gradient, so single parameters with a gradient near 0 may differ in sign by mere rounding.
-    """
+    """Run one update with both executors on copies of a state and say where they differ; None where they agree."""
     expected, found = (type(state)(*(tensor.clone() for tensor in state)) for _ in range(2))
     flags = [torch.zeros((), dtype=torch.int64, device=noise.device) for _ in range(2)]
     wanted = reference(expected, flags[0], batch, noise, learning_rate, kind).td_errors
@@ -130,7 +126,16 @@ def disagreement(
         return f"the non-finite flag is {int(flags[1])} instead of {int(flags[0])}"
     if wanted is not None and (given is None or not torch.allclose(given, wanted, rtol=1e-3, atol=1e-4)):
         return "the TD errors differ"
-    for name, old, want, got in zip(type(state)._fields, state, expected, found, strict=True):
+    return difference(state, expected, found)
+
+
+def difference(before: Any, expected: Any, found: Any) -> str | None:
+    """Where two states after one update differ, given the one before it; None where they agree.
+
+    Compares what each tensor moved by, in the L2 norm: Adam's first steps have the size of the learning rate whatever
+    the gradient, so single parameters with a gradient near 0 may differ in sign by mere rounding.
+    """
+    for name, old, want, got in zip(type(before)._fields, before, expected, found, strict=True):
         if not old.is_floating_point():
             if not torch.equal(want, got):
                 return f"{name} is {got.tolist()} instead of {want.tolist()}"

@@ -186,7 +186,7 @@ class TwoDevices:
         with self._moved:
             return self._newest
 
-    def failure(self, batch: Batch) -> dict[str, Tensor]:
+    def failure(self, batch: Batch | None) -> dict[str, Tensor]:
         """Everything that the last update was made from, by name."""
         return self._critic.failure(batch) | {
             f"actor.{name}": tensor for name, tensor in self._algorithm.state_dict(self._actor_state).items()

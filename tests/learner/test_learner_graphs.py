@@ -1,0 +1,202 @@
+"""Launches as graphs. On the CPU a "graph" is the work itself: everything but the capture is tested there."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_learner_device_replay import make
+from test_learner_executors import make_sac, make_td3
+
+from rlz.algorithms.base import OffPolicy
+from rlz.errors import NonFiniteError
+from rlz.workers.execution import engine as engine_module
+from rlz.workers.execution.batches import Decoder
+from rlz.workers.execution.compiled import layouts
+from rlz.workers.execution.device_replay import DeviceReplay
+from rlz.workers.execution.engine import Engine, EnginePlan
+from rlz.workers.execution.executors import EagerExecutor
+from rlz.workers.execution.graphs import GraphedLaunches
+from rlz.workers.execution.launches import Inputs, Launches
+
+CPU = torch.device("cpu")
+ROWS, MOST = 16, 4
+Work = Callable[[], None]
+both = pytest.mark.parametrize("algorithm", [make_sac(), make_td3()], ids=["sac", "td3"])
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+
+
+def rows_on(device: torch.device) -> DeviceReplay:
+    replay = make(100, 1)
+    writer, draw = replay.writer([0], worker=3), np.random.default_rng(1)
+    for _ in range(60):
+        obs, next_obs = draw.standard_normal((2, 3)).astype(np.float32)
+        action = np.tanh(draw.standard_normal(2)).astype(np.float32)
+        writer.append(0, [obs, action, next_obs, float(draw.standard_normal()), 0.99], version=0)
+    found = DeviceReplay(replay, Decoder(replay.fields), device)
+    found.follow()
+    return found
+
+
+def on(device: torch.device, algorithm: OffPolicy) -> Any:
+    state = algorithm.init(torch.Generator().manual_seed(1))
+    return type(state)(*(tensor.to(device) for tensor in state))
+
+
+def make_launches(algorithm: OffPolicy, device: torch.device = CPU) -> Launches:
+    inputs = Inputs(
+        on(device, algorithm),
+        torch.zeros((), dtype=torch.int64, device=device),
+        torch.full((), 1e-3, dtype=torch.float64, device=device),
+        torch.Generator(device).manual_seed(2),
+    )
+    return Launches(algorithm, inputs, rows_on(device), cycle=algorithm.cycle, batch_size=ROWS, most=MOST)
+
+
+def make_engine(algorithm: OffPolicy, lines: list[str], device: torch.device = CPU, **plan: Any) -> Engine:
+    rows = rows_on(device)
+    return Engine(
+        algorithm,
+        on(device, algorithm),
+        layout=layouts(rows.gather(torch.zeros(ROWS, dtype=torch.int64, device=device)).tensors()),
+        device=device,
+        seed=3,
+        plan=EnginePlan(**{"compile": False, "threads": 1, "launch": MOST, **plan}),
+        log=lines.append,
+        replay=rows,
+    )
+
+
+def plain(work: Work, generator: torch.Generator) -> Work:
+    return work
+
+
+@both
+def test_a_launch_is_its_updates_one_after_the_other(algorithm: OffPolicy) -> None:
+    one, other = make_launches(algorithm), make_launches(algorithm)
+    eager = EagerExecutor(algorithm)
+    one.run(eager, 5, MOST)
+    other.draw(MOST)
+    for index in range(MOST):
+        kind = algorithm.cycle[(5 + index) % len(algorithm.cycle)]
+        inputs = other.inputs
+        metrics = eager(
+            inputs.state, inputs.failed, other.batch(index), other.noise[index], inputs.learning_rate, kind
+        ).metrics
+        assert torch.equal(metrics.nan_to_num(-1), one.metrics[index].nan_to_num(-1))
+    assert all(torch.equal(a, b) for a, b in zip(one.inputs.state, other.inputs.state, strict=True))
+    assert len(set(one.indices.flatten().tolist())) > ROWS, "each update has rows of its own"
+
+
+@both
+def test_capturing_leaves_state_and_random_stream_as_they_were(algorithm: OffPolicy) -> None:
+    launches, untouched = make_launches(algorithm), make_launches(algorithm)
+    eager = EagerExecutor(algorithm)
+    graphs = GraphedLaunches(launches, eager, eager, plain)
+    for done, count in ((0, 4), (4, 1), (5, 1), (6, 4)):
+        graphs.run(done, count)
+        untouched.run(eager, done, count)
+    assert all(torch.equal(a, b) for a, b in zip(launches.inputs.state, untouched.inputs.state, strict=True))
+    assert int(launches.inputs.state.updates) == 10
+
+
+def test_a_graph_that_does_something_else_is_not_used() -> None:
+    algorithm = make_sac()
+    launches = make_launches(algorithm)
+    before = [tensor.clone() for tensor in launches.inputs.state]
+
+    def wrong(work: Work, generator: torch.Generator) -> Work:
+        def replay() -> None:
+            work()
+            launches.inputs.state.critic.mul_(1.001)
+
+        return replay
+
+    with pytest.raises(ValueError, match="whole update: critic differs by"):
+        GraphedLaunches(launches, EagerExecutor(algorithm), EagerExecutor(algorithm), wrong)
+    assert all(torch.equal(a, b) for a, b in zip(launches.inputs.state, before, strict=True))
+
+
+def test_an_engine_uses_graphs_for_every_size_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "cuda_graph", plain)
+    algorithm, lines = make_td3(), []
+    graphed, eager = make_engine(algorithm, lines), make_engine(algorithm, [])
+    graphed._may_graph = True
+    for count in (1, 4, 3, 4):
+        found, expected = graphed.launch(count, 1e-3), torch.cat([eager.launch(1, 1e-3) for _ in range(count)])
+        assert found.shape == (count, len(algorithm.metric_names))
+        assert torch.equal(found.isnan(), expected.isnan()), "the kinds keep their order"
+    assert graphed.graphed
+    assert not eager.graphed
+    assert lines == ["eager updates are CUDA graphs now (checked against an eager one)"]
+    assert int(graphed.settle().updates) == 12
+    assert int(graphed.settle().actor_updates) == 6
+
+
+def test_an_engine_goes_on_without_graphs_when_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(work: Work, generator: torch.Generator) -> Work:
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    monkeypatch.setattr(engine_module, "cuda_graph", fails)
+    algorithm, lines = make_sac(), []
+    engine, plain_one = make_engine(algorithm, lines), make_engine(algorithm, [])
+    engine._may_graph = True
+    for _ in range(3):
+        assert torch.equal(engine.launch(4, 1e-3), plain_one.launch(4, 1e-3))
+    assert lines == [
+        "no CUDA graph, eager updates are launched one operation after the other: RuntimeError: operation not "
+        "permitted when stream is capturing"
+    ]
+
+
+def test_the_rows_of_the_update_that_failed_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "cuda_graph", plain)
+    engine = make_engine(make_sac(), [])
+    engine._may_graph = True
+    rows = engine._launches
+    assert rows is not None
+    for _ in range(100):
+        engine.launch(4, 1e-3)
+        rows.replay._rows[7].view(torch.float32)[8] = float("inf")  # the reward of one row
+        try:
+            engine.launch(4, 1e-3)
+        except NonFiniteError:
+            break
+        rows.replay._rows[7].view(torch.float32)[8] = 0.0
+    failure = engine.failure(None)
+    assert failure["batch.reward"].isinf().any()
+
+
+@both
+class TestOnCuda:
+    pytestmark = gpu
+
+    def test_graphs_agree_with_eager_launches(self, algorithm: OffPolicy) -> None:
+        device, lines = torch.device("cuda", 0), []
+        engine, eager = make_engine(algorithm, lines, device), make_engine(algorithm, [], device)
+        eager._may_graph = False
+        for count in (4, 1, 3, 4):
+            found, expected = engine.launch(count, 1e-3), eager.launch(count, 1e-3)
+            assert found.shape == expected.shape
+        assert engine.graphed, lines
+        assert int(engine.settle().updates) == 12
+        assert all(torch.isfinite(tensor).all() for tensor in engine.settle() if tensor.is_floating_point())
+
+    def test_draws_in_a_graph_differ_from_launch_to_launch(self, algorithm: OffPolicy) -> None:
+        engine = make_engine(algorithm, [], torch.device("cuda", 0))
+        launches = engine._launches
+        assert launches is not None
+        seen = []
+        for _ in range(3):
+            engine.launch(4, 1e-3)
+            seen.append((launches.indices.clone(), launches.noise.clone()))
+        assert engine.graphed
+        for (a, x), (b, y) in pairwise(seen):
+            assert not torch.equal(a, b)
+            assert not torch.equal(x, y)
+        assert int(launches.indices.max()) < 60
