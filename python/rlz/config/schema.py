@@ -270,7 +270,7 @@ class RunConfig(BaseModel):
     device: Annotated[str, BeforeValidator(values.device)] = option(
         "auto",
         panel=Panel.PLACEMENT,
-        help="Of the learner; auto takes CUDA where there is a card.",
+        help="Of the learner; auto measures the CPU against the first card, where there is one.",
         metavar="DEVICE",
         expects="auto, cpu, cuda or cuda:N (torch's names)",
     )

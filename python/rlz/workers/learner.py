@@ -27,6 +27,7 @@ from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
 from rlz.workers.execution.batches import Batches, Decoder
 from rlz.workers.execution.compiled import Layout, layouts
+from rlz.workers.execution.device_choice import fastest_device
 from rlz.workers.execution.device_replay import DeviceReplay, choose
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.precision import check_resumed, use_precision
@@ -69,12 +70,15 @@ class Learner:
             # Adam's second moments decay into denormals, which are a hundred times slower. Not in serial mode, whose
             # process runs environments too: the setting changes their arithmetic.
             torch.set_flush_denormal(True)
-        devices = [find_device(name) for name in config.learner_devices()]
-        self._device = devices[0]
-        self._precision = use_precision(config.precision, devices, serial=serial)
         self._stats = StatsRow(streams.stats, spec.slot)
         self._wait = OpenWait(self._stats)  # over several slices, with chores between them
         self._algorithm = algorithm_class(config.algo).from_config(config, env_spec)
+        decoder = Decoder(streams.replay.fields)
+        devices = [find_device(name) for name in config.learner_devices()]
+        if config.learner_devices() == ("auto",) and devices[0].type == "cuda" and not serial:
+            devices = [self._measure_devices(decoder)]
+        self._device = devices[0]
+        self._precision = use_precision(config.precision, devices, serial=serial)
         network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
         initial = self._algorithm.init(network)
         self._state = type(initial)(*(tensor.to(self._device) for tensor in initial))
@@ -82,7 +86,6 @@ class Learner:
         if saved is not None:
             check_resumed(self._precision, saved.extra.get("precision"))
             self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.learner.items()})
-        decoder = Decoder(streams.replay.fields)
         stride = streams.replay.stride
         self._rows = self._make_sampler()
         self._batches = Batches(
@@ -122,8 +125,10 @@ class Learner:
     def start(self) -> None:
         """Publish the first version, then begin to compile."""
         self._publish()
-        if self._config.precision != self._precision or self._precision != "fp32":
-            notice(f"precision: {self._precision} on {self._device}")
+        if self._precision != "fp32":
+            slow = self._precision == "bf16" and self._device.type == "cpu"
+            warning = " (far slower than fp32 on CPUs without bf16 instructions)" if slow else ""
+            notice(f"precision: {self._precision} on {self._device}{warning}")
         if self._config.scale_learning_rate is not None:
             rate, size = self._config.learning_rate_at(0), self._config.batch_size
             notice(f"learning rate: {rate:.3g} at the start, scaled for batches of {size}")
@@ -368,6 +373,12 @@ class Learner:
             exchange=Exchange(config.exchange_every, config.staleness()),
         )
 
+    def _measure_devices(self, decoder: Decoder) -> torch.device:
+        config = self._config
+        batch = decoder(torch.zeros(config.batch_size, self._streams.replay.stride, dtype=torch.uint8))
+        graphs = config.replay_device != "host" and config.replay_refusal() is None
+        return fastest_device(self._algorithm, batch, graphs=graphs, log=notice)
+
     def _make_mirror(self, decoder: Decoder) -> DeviceReplay | None:
         """The replay buffer on the device, where `--replay-device` and the device's memory say so."""
         config, replay = self._config, self._streams.replay
@@ -403,7 +414,7 @@ class Learner:
 
 
 def find_device(name: str) -> torch.device:
-    """Torch device of `--device`; auto takes CUDA where there is a card.
+    """Torch device of `--device`; for auto CUDA where there is a card (`fastest_device` then measures both).
 
     Raises
     ------
