@@ -64,6 +64,7 @@ class Launches:
         batch_size: int,
         most: int,
     ) -> None:
+        self.algorithm = algorithm
         self.inputs = inputs
         self.replay = replay
         self.cycle = tuple(cycle)

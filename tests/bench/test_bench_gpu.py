@@ -1,0 +1,52 @@
+"""The script for GPUs, on the CPU with tiny settings."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benches" / "gpu" / "run.sh"
+
+
+def run(out: Path, *options: str) -> Any:
+    command = ["bash", str(SCRIPT), "--device", "cpu", "--quick", "--out", str(out), *options]
+    done = subprocess.run(command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(out.read_text())
+
+
+@pytest.mark.slow
+def test_it_measures_updates_and_halves(tmp_path: Path) -> None:
+    found = run(tmp_path / "gpu.json", "--parts", "parity", "updates", "split")
+    assert set(found["errors"]) == {"precision tf32"}, "which a CPU does not have"
+    assert found["parity"].keys() == {"sac fp32", "sac bf16", "td3 fp32", "td3 bf16"}
+    assert found["parity"]["sac fp32"] < 1e-5 < found["parity"]["sac bf16"]
+    for precision in ("fp32", "bf16"):
+        for cell in found["updates"][precision]["32"].values():
+            assert cell["frames_s"] == pytest.approx(32 * cell["updates_s"], rel=0.05)
+    assert found["split"]["32"].keys() >= {"critics_updates_s", "actor_updates_s", "side_by_side_updates_s"}
+
+
+@pytest.mark.slow
+def test_it_measures_whole_runs_and_says_what_failed(tmp_path: Path) -> None:
+    found = run(tmp_path / "gpu.json", "--parts", "runs", "--seconds", "1")
+    assert found["errors"] == {}
+    held, free = found["runs"].values()
+    assert held["updates_s"] == pytest.approx(held["env_steps_s"], rel=0.5)
+    assert free["updates_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_step_that_fails_is_an_error_and_stops_no_other(tmp_path: Path) -> None:
+    out = tmp_path / "gpu.json"
+    command = ["bash", str(SCRIPT), "--device", "cpu", "--quick", "--out", str(out), "--budget", "0"]
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run([*command, "--parts", "updates"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    errors = json.loads(out.read_text())["errors"]
+    assert errors["updates fp32 32 eager graph of 8"].startswith("TimeoutError: ")
+    assert errors["updates bf16 32 eager graph of 1"].startswith("TimeoutError: ")
