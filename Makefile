@@ -36,11 +36,19 @@ train: setup  ## Train SAC on Ant-v4 (a short run); ARGS="..." passes further op
 	@echo "Next: $(notdir $(UV)) run rlz train sac --env Ant-v4   (the whole run; uv is $(UV))"
 
 .PHONY: test
-test: setup test-rust test-python  ## Run the whole default test set (Rust and Python)
+test: setup test-rust test-loom test-python  ## Run the whole default test set (Rust and Python)
 
 .PHONY: test-rust
 test-rust:
 	@if command -v cargo-nextest >/dev/null; then cargo nextest run --workspace; else cargo test --workspace --quiet; fi
+
+# Optimised but without link-time optimisation: the models are small, their compile time is not.
+LOOM = RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=8 CARGO_PROFILE_RELEASE_DEBUG=0 \
+	cargo test --quiet --release --target-dir target/loom --package rlz-core --test loom
+
+.PHONY: test-loom
+test-loom:
+	$(LOOM)
 
 .PHONY: test-python
 test-python:
@@ -61,11 +69,9 @@ fmt: setup  ## Format both languages
 	$(RUN) ruff format python tests benches examples
 	$(RUN) ruff check --fix python tests benches examples
 
-# Optimised but without link-time optimisation: the models are small, their compile time is not.
 .PHONY: loom
 loom:  ## Model-check the protocols: every schedule of small models, with kills and with orderings taken away
-	RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=8 CARGO_PROFILE_RELEASE_DEBUG=0 \
-		cargo test --release --target-dir target/loom --package rlz-core --test 'loom_*'
+	$(LOOM) -- --include-ignored
 
 .PHONY: kill
 kill: setup  ## Long kill storms with real processes: 10,000 kills over all streams, then whole runs

@@ -13,9 +13,10 @@
 //! | leases | own line each | `worker << 8 | slot + 1`: what this subscriber reads right now; 0 = cell is free |
 //!
 //! A stamp is `version << 11 | worker << 1 | writing`. There are two slots more than leases, so the publisher always finds
-//! one that is neither the newest nor leased: it never waits. Why one pass is enough: a subscriber leases only the
+//! one that is neither the newest nor leased: it never waits. One pass is nearly always enough: a subscriber leases only the
 //! slot that it has just seen in `latest`, which does not change while the publisher looks for a slot; so within one
-//! publication a subscriber can stand in the way at one slot at most.
+//! publication a cell stands in the way at one slot. On a machine with weak ordering a cell may also come to name an
+//! older slot, by a load of `latest` that is behind; that lease fails its check, and the publisher looks again.
 //!
 //! A publisher that is killed leaves an odd stamp, or an even stamp that `latest` does not name. Both are free to
 //! the next publisher, which goes on at the version after `latest`. A killed subscriber leaves its lease, which is
@@ -38,11 +39,11 @@ use crate::error::{Error, Result};
 use crate::memory::{Access, Header, ReadWord, Segment, Stream, round_up};
 use crate::owner::WorkerId;
 use crate::schema::{Field, PlacedField};
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 use crate::wait::{Between, EventCount, poll};
 
 /// Words of a pair of cache lines.
-const LINE: usize = 16;
+const LINE: usize = if cfg!(loom) { 3 } else { 16 };
 const LATEST: usize = 0;
 /// Version after which the first publication counts on; written by the creator only.
 const BEFORE: usize = LATEST + 1;
@@ -188,7 +189,8 @@ impl ParameterStore {
     }
 
     fn latest(&self) -> u64 {
-        // Acquire, pairs with the Release exchange in `publish`.
+        // Acquire, pairs with the Release exchange in `publish`: who sees a version named sees its stamp and its content, and
+        // what the publisher did before it.
         self.control_words(LATEST, 1)[0].load(Ordering::Acquire)
     }
 
@@ -198,17 +200,18 @@ impl ParameterStore {
         loop {
             let (version, slot) = split_latest(self.latest())?;
             let slot = self.slot_words(slot);
-            let stamp = slot[0].load(Ordering::Acquire);
+            let stamp = slot[0].load(Ordering::Relaxed); // see `latest`
             let publication = Publication {
                 version,
                 env_steps: slot[1].load(Ordering::Relaxed),
                 updates: slot[2].load(Ordering::Relaxed),
             };
-            fence(Ordering::Acquire); // pairs with the fence in `publish`
+            fence(Ordering::Acquire); // pairs with the fence in `claim`
             // A mismatch says that newer versions came meanwhile: `latest` itself is never overwritten.
             if is_version(stamp, version) && slot[0].load(Ordering::Relaxed) == stamp {
                 return Some(publication);
             }
+            spin_loop();
         }
     }
 
@@ -233,6 +236,8 @@ impl ParameterStore {
     /// copies, and its waits look every few milliseconds.
     pub fn subscriber(self: &Arc<Self>, worker: impl Into<Option<WorkerId>>) -> Subscriber {
         let member = worker.into().filter(|_| self.writable()).map(|worker| {
+            // Acquire, pairs with the Release stores to the cell: what its owners before read lies before what this one
+            // tells the publisher.
             let free = |cell: &AtomicU64| {
                 cell.compare_exchange(0, worker.get() << SLOT_BITS, Ordering::Acquire, Ordering::Relaxed).is_ok()
             };
@@ -287,7 +292,9 @@ impl ParameterStore {
         let view = self.view();
         for cell in view.leases.chunks_exact(LINE) {
             if cell[0].load(Ordering::Relaxed) >> SLOT_BITS == worker.get() {
-                cell[0].store(0, Ordering::Release); // the owner is dead: nobody else changes it
+                // The owner is dead: nobody else changes it. Release, pairs with the Acquire load in `leased`: what the dead
+                // one read lies before the overwriting.
+                cell[0].store(0, Ordering::Release);
             }
         }
         // Its odd stamp stays: the next publisher may claim any slot that `latest` does not name.
@@ -366,7 +373,8 @@ struct View<'a> {
 impl View<'_> {
     fn leased(&self, slot: usize) -> bool {
         let wanted = slot as u64 + 1;
-        // Acquire, pairs with the Release store in `Lease::drop`: what the reader read lies before our overwriting.
+        // Acquire, pairs with the Release stores to the cell: what the reader read before lies before our overwriting. Each
+        // store to a cell is one, for it may be the only one that is seen here.
         self.leases.chunks_exact(LINE).any(|cell| cell[0].load(Ordering::Acquire) & 0xff == wanted)
     }
 }
@@ -386,7 +394,9 @@ fn is_version(stamp: u64, version: u64) -> bool {
 }
 
 fn slots_for(leases: usize) -> Result<usize> {
-    let slots = leases.saturating_add(2).max(4);
+    // More than needed: it takes longer to come round to a slot that is being copied. A model wants just that.
+    let least = if cfg!(loom) { 2 } else { 4 };
+    let slots = leases.saturating_add(2).max(least);
     if slots > MAX_SLOTS {
         return Err(Error::invalid("leases", leases, format!("at most {}", MAX_SLOTS - 2)));
     }

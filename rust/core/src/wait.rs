@@ -22,7 +22,8 @@ const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
 /// Sleep of [`poll`] between two looks.
 const POLL: Duration = Duration::from_millis(5);
 
-const BITMAP: usize = 16;
+/// First word of the waiters' bits; few words, and workers up to 63, in models.
+const BITMAP: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// Check that runs between slices; `false` ends the wait with [`Error::Interrupted`].
 pub type Between<'a> = &'a mut dyn FnMut() -> bool;
@@ -37,7 +38,7 @@ pub struct EventCount<'a> {
 
 impl<'a> EventCount<'a> {
     /// Words of shared memory that an event count takes (zero at first): 256 bytes, to be aligned to 128.
-    pub const WORDS: usize = 32;
+    pub const WORDS: usize = if cfg!(loom) { 3 } else { 32 };
 
     /// View an event count in its words. Panics when `words` is not [`EventCount::WORDS`] long.
     #[must_use]

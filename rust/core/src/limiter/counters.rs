@@ -51,6 +51,7 @@ pub enum Claim {
 /// A shared word that can be loaded.
 pub trait Load {
     /// Atomic load.
+    #[cfg_attr(loom, track_caller)] // the ordering stands at the caller
     fn load(&self, order: Ordering) -> u64;
 }
 

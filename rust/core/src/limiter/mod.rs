@@ -47,11 +47,12 @@ impl State {
     }
 }
 
-// Words of the data region: each part on cache lines of its own (128 bytes, because neighbours are fetched together).
+/// Words of a pair of cache lines: each part of the data region has its own, because neighbours are fetched together.
+const LINE: usize = 16;
 const STATE: usize = 0;
-const UPDATES: usize = 16;
-const WANTED: usize = 32;
-const SAMPLERS: usize = 48;
+const UPDATES: usize = LINE;
+const WANTED: usize = 2 * LINE;
+const SAMPLERS: usize = 3 * LINE;
 const LEARNER: usize = SAMPLERS + EventCount::WORDS;
 const COUNTERS: usize = LEARNER + EventCount::WORDS;
 
@@ -112,6 +113,14 @@ impl Limiter {
             return Err(bad(format!("{} bytes are too few for {lanes} lanes", segment.len())));
         }
         Ok(Self::open(segment, rule, lanes, data, *first_step))
+    }
+
+    /// What [`Limiter::attach`] gives another process: models have no descriptors.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn attach_model(&self) -> Self {
+        let Inner { segment, rule, lanes, data, first_step, .. } = &*self.inner;
+        Self::open(segment.clone(), *rule, *lanes, *data, *first_step)
     }
 
     fn open(segment: Segment, rule: Rule, lanes: usize, data: usize, first_step: u64) -> Self {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // the view of words as words that are only loaded
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::memory::{PAGE, round_up};
@@ -32,15 +33,22 @@ pub struct ReadWord(AtomicU64);
 impl ReadWord {
     /// Atomic load.
     #[must_use]
+    #[track_caller] // the ordering stands at the caller
     pub fn load(&self, order: Ordering) -> u64 {
         self.0.load(order)
+    }
+
+    /// A load that no store may run beside: the checker reports a race.
+    #[must_use]
+    pub fn load_alone(&self) -> u64 {
+        self.0.load_alone()
     }
 }
 
 /// Shared words.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Segment {
-    words: Box<[AtomicU64]>,
+    words: Arc<[AtomicU64]>,
 }
 
 impl Segment {

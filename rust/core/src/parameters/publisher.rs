@@ -9,7 +9,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::kill::kill_point;
 use crate::owner::WorkerId;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 
 /// The one that publishes.
 #[derive(Debug)]
@@ -50,18 +50,18 @@ impl Publisher {
         let before = if latest == 0 { view.before.load(Ordering::Relaxed) } else { latest >> SLOT_BITS };
         let version = before + 1;
         let writing = version << VERSION_SHIFT | self.worker.get() << WORKER_SHIFT | WRITING;
-        let (slot, words) = self.claim(&view, latest, writing)?;
+        let (slot, words) = self.claim(&view, latest, writing);
         kill_point("parameters: claimed");
         words[1].store(env_steps, Ordering::Relaxed);
         words[2].store(updates, Ordering::Relaxed);
         store_bytes(parameters, store.payload.words(store.payload_offset(slot), store.nbytes.div_ceil(8))?);
         kill_point("parameters: written");
-        // Release, pairs with the Acquire load of the stamp by readers: an even stamp comes after the content.
+        // Relaxed: readers look at a slot only after `latest` has named it.
         words[0]
-            .compare_exchange(writing, writing & !WRITING, Ordering::Release, Ordering::Relaxed)
+            .compare_exchange(writing, writing & !WRITING, Ordering::Relaxed, Ordering::Relaxed)
             .map_err(|stamp| lost(stamp >> WORKER_SHIFT & WORKER_MASK))?;
         kill_point("parameters: stamped");
-        // Release, pairs with the Acquire loads of `latest`.
+        // Release, pairs with the Acquire loads of `latest`: stamp and content come before it.
         view.latest
             .compare_exchange(latest, version << SLOT_BITS | slot as u64, Ordering::Release, Ordering::Relaxed)
             .map_err(|_| lost(view.publisher.load(Ordering::Relaxed)))?;
@@ -71,26 +71,28 @@ impl Publisher {
     }
 
     /// Stamp a slot that is neither the newest nor leased as being written; its number and its words.
-    pub(super) fn claim<'a>(&self, view: &View<'a>, latest: u64, writing: u64) -> Result<(usize, &'a [AtomicU64])> {
+    pub(super) fn claim<'a>(&self, view: &View<'a>, latest: u64, writing: u64) -> (usize, &'a [AtomicU64]) {
         let slots = self.store.slots;
         let newest = split_latest(latest).map(|(_, slot)| slot);
         let start = newest.map_or(0, |slot| slot + 1);
-        for slot in (start..start + slots).map(|slot| slot % slots).filter(|slot| Some(*slot) != newest) {
+        let others = (start..start + slots).map(|slot| slot % slots).filter(|slot| Some(*slot) != newest);
+        // A second pass is for subscribers that let go of a slot behind us and took one before us: see the module.
+        for slot in others.cycle() {
             let words = &view.slots[slot * LINE..(slot + 1) * LINE];
-            // Any old stamp may be replaced: even, or odd of a publisher that was killed.
-            let before = words[0].swap(writing, Ordering::Acquire);
+            // Any old stamp may be replaced: even, or odd of a publisher that was killed. Relaxed, like the way back below: the
+            // fence orders it.
+            let before = words[0].swap(writing, Ordering::Relaxed);
             // Pairs with the fence in `Subscriber::lease`: either its lease is seen here, or our stamp is seen there.
             // It also orders the stamp before the stores of the content, for the fence of optimistic readers.
             fence(Ordering::SeqCst);
             kill_point("parameters: looking for leases");
             if !view.leased(slot) {
-                return Ok((slot, words));
+                return (slot, words);
             }
-            words[0].store(before, Ordering::Release); // the content was not touched
+            words[0].store(before, Ordering::Relaxed); // the content was not touched
+            spin_loop();
         }
-        Err(Error::Empty(format!(
-            "all {slots} slots of the parameter store are leased, which cannot be with this layout"
-        )))
+        unreachable!("there are more slots than leases")
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::kill::kill_point;
 use crate::memory::ReadWord;
 use crate::owner::WorkerId;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence, spin_loop};
 use crate::wait::Between;
 
 /// Optimistic copies before a subscriber takes a lease.
@@ -71,6 +71,7 @@ impl Subscriber {
             return Ok(lease.publication());
         }
         loop {
+            spin_loop();
             if let Some(publication) = self.copy(into)? {
                 return Ok(publication);
             }
@@ -81,8 +82,7 @@ impl Subscriber {
     fn copy(&self, into: &mut [u8]) -> Result<Option<Publication>> {
         let (version, slot) = split_latest(self.store.latest()).ok_or_else(nothing_yet)?;
         let words = self.store.slot_words(slot);
-        // Acquire, pairs with the Release exchange to even in `publish`.
-        let stamp = words[0].load(Ordering::Acquire);
+        let stamp = words[0].load(Ordering::Relaxed); // see `latest`
         if !is_version(stamp, version) {
             return Ok(None);
         }
@@ -107,21 +107,23 @@ impl Subscriber {
         let cell = &view.leases[cell * LINE];
         let mine = worker.get() << SLOT_BITS;
         loop {
-            let (version, slot) = split_latest(view.latest.load(Ordering::Acquire)).ok_or_else(nothing_yet)?;
+            let (version, slot) = split_latest(self.store.latest()).ok_or_else(nothing_yet)?;
             let now = cell.load(Ordering::Relaxed);
             if now >> SLOT_BITS != worker.get() {
                 let owner = now >> SLOT_BITS;
                 return Err(Error::LeaseLost { what: "its lease cell".into(), worker: worker.get(), owner });
             }
-            cell.store(mine | (slot as u64 + 1), Ordering::Relaxed);
+            // Release, pairs with the Acquire load in `leased`: what an earlier lease read lies before it. (A plain store
+            // does not go on with the release sequence of that lease's end.)
+            cell.store(mine | (slot as u64 + 1), Ordering::Release);
             kill_point("parameters: leased, not checked");
             // Pairs with the fence in `claim`.
             fence(Ordering::SeqCst);
-            // Acquire, pairs with the Release exchange to even in `publish`.
-            if is_version(view.slots[slot * LINE].load(Ordering::Acquire), version) {
+            if is_version(view.slots[slot * LINE].load(Ordering::Relaxed), version) {
                 return Ok(Lease { subscriber: self, version, slot });
             }
             cell.store(mine, Ordering::Release);
+            spin_loop();
         }
     }
 

@@ -321,7 +321,7 @@ proptest! {
                     let view = store.view();
                     let latest = view.latest.load(Ordering::Relaxed);
                     let writing = (version + 1) << VERSION_SHIFT | publisher.worker.get() << WORKER_SHIFT | WRITING;
-                    let (slot, words) = publisher.claim(&view, latest, writing).unwrap();
+                    let (slot, words) = publisher.claim(&view, latest, writing);
                     let garbage = store.payload.words(store.payload_offset(slot), WORDS / 2).unwrap();
                     garbage.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
                     if matches!(step, Step::DieStamped) {

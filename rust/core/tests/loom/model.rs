@@ -1,6 +1,6 @@
 //! What the models share: bounded checking, and the proof that a model notices a missing ordering.
 
-#![allow(dead_code, unreachable_pub, clippy::disallowed_types)] // each model uses its part; flags outside of the model
+#![allow(unreachable_pub, clippy::disallowed_types)] // flags outside of the model
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,21 +50,14 @@ pub fn check_kills(preemptions: usize, model: impl Fn(u32) -> bool + Send + Sync
     unreachable!()
 }
 
-/// Weaken each ordering that `models` use in `file`, one by one, and list those whose loss none of them notices, as the
-/// source lines say them.
-pub fn unnoticed(file: &str, models: &[(usize, fn())]) -> Vec<String> {
-    unnoticed_by(check, file, models)
-}
-
-/// As [`unnoticed`], under more schedules.
-pub fn unnoticed_thoroughly(file: &str, models: &[(usize, fn())]) -> Vec<String> {
-    unnoticed_by(check_thoroughly, file, models)
-}
-
-fn unnoticed_by(check: fn(usize, fn()), file: &str, models: &[(usize, fn())]) -> Vec<String> {
+/// Weaken each ordering that the models use in `file`, one by one, and list those whose loss none of them notices, as the
+/// source lines say them. The first models are checked thoroughly.
+pub fn unnoticed(file: &str, thoroughly: &[(usize, fn())], plainly: &[(usize, fn())]) -> Vec<String> {
     quiet();
+    let thoroughly = thoroughly.iter().map(|model| (model, check_thoroughly as fn(usize, fn())));
+    let plainly = plainly.iter().map(|model| (model, check as fn(usize, fn())));
     let mut survivors: BTreeMap<Site, bool> = BTreeMap::new();
-    for &(preemptions, model) in models {
+    for (&(preemptions, model), check) in thoroughly.chain(plainly) {
         for site in sites(|| check(preemptions, model)).into_iter().filter(|site| site.file.contains(file)) {
             let survives = survivors.entry(site).or_insert(true);
             *survives =

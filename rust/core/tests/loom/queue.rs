@@ -1,14 +1,11 @@
 //! Models of the trajectory queue: producers, consumers, kills, reaper. Payloads are cells that the checker watches: any
 //! access by two at once is a failure by itself.
-#![cfg(loom)]
-
-mod model;
 
 use std::sync::Arc;
 
+use crate::model::{check_kills, check_thoroughly, fails, id, unnoticed, zeros};
 use loom::cell::UnsafeCell;
 use loom::thread;
-use model::{check_kills, check_thoroughly, fails, id, unnoticed, zeros};
 use rlz_core::kill;
 use rlz_core::queue::slots::Slots;
 use rlz_core::queue::{Counter, Redelivery};
@@ -168,6 +165,29 @@ fn drop_oldest() {
     assert!(queue.all_free());
 }
 
+/// A consumer dies while it reads; its slot is reaped beside a producer that takes it.
+fn reap_beside_producer() {
+    let queue = Queue::new(1);
+    assert!(queue.put(1, 1));
+    let dying = thread::spawn({
+        let queue = Arc::clone(&queue);
+        move || {
+            let delivery = queue.slots().pop(id(2)).unwrap();
+            assert_eq!(queue.read(delivery.slot), 1);
+        }
+    });
+    let reaper = thread::spawn({
+        let queue = Arc::clone(&queue);
+        move || {
+            dying.join().unwrap();
+            assert_eq!(queue.slots().reap(id(2), Redelivery::AtMostOnce, 3).dropped, 1);
+        }
+    });
+    let second = queue.put(1, 2);
+    reaper.join().unwrap();
+    assert_eq!(queue.drain(), if second { vec![2] } else { vec![] });
+}
+
 #[test]
 fn producer_killed_at_every_point() {
     assert_eq!(check_kills(2, |point| kill_one(true, point)), 8);
@@ -184,6 +204,11 @@ fn each_segment_has_one_reader() {
 }
 
 #[test]
+fn a_slot_of_the_dead_is_written_after_they_read_it() {
+    check_thoroughly(2, reap_beside_producer);
+}
+
+#[test]
 fn the_oldest_is_dropped_or_read_never_both() {
     check_thoroughly(1, drop_oldest);
 }
@@ -192,14 +217,17 @@ fn the_oldest_is_dropped_or_read_never_both() {
 fn every_ordering_is_needed() {
     let plain = || _ = kill_one(true, u32::MAX);
     let reaped = || _ = kill_one(false, 0);
-    let left = unnoticed("queue/slots.rs", &[(2, plain), (2, two_consumers), (2, drop_oldest), (2, reaped)]);
+    let left = unnoticed(
+        "queue/slots.rs",
+        &[(2, reap_beside_producer)],
+        &[(2, plain), (2, two_consumers), (2, drop_oldest), (2, reaped)],
+    );
     // What a popper or dropper reads lies before the ticket, too, whose addition is a Release that `oldest` acquires: the
     // exchange's own Acquire is there for readers of the code. And the proof of a death orders what the dead one did.
     let spare = [
         "if self.swap(slot, word, Word::writing(me), Ordering::Acquire) {",
         "if self.swap(slot, word, reading, Ordering::Acquire) {",
         "let word = Word(self.words[slot].load(Ordering::Acquire));",
-        "if self.swap(slot, word, next, Ordering::AcqRel) {",
     ];
     assert_eq!(left, spare);
 }
