@@ -14,7 +14,7 @@ from rlz.algorithms.base import OffPolicy
 from rlz.errors import NonFiniteError
 from rlz.workers.execution import engine as engine_module
 from rlz.workers.execution.batches import Decoder
-from rlz.workers.execution.compiled import layouts
+from rlz.workers.execution.compiled import Job, layouts
 from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.executors import EagerExecutor
@@ -136,6 +136,50 @@ def test_an_engine_uses_graphs_for_every_size_of_a_launch(monkeypatch: pytest.Mo
     assert lines == ["eager updates are CUDA graphs now (checked against an eager one)"]
     assert int(graphed.settle().updates) == 12
     assert int(graphed.settle().actor_updates) == 6
+
+
+class Compiled(EagerExecutor):
+    """Stands for compiled code, which needs half a minute to make."""
+
+    name = "compiled"
+
+
+class Made:
+    """A compilation that has ended."""
+
+    error = None
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def finished(self, *, wait: bool) -> bool:
+        return True
+
+    def load(self) -> Compiled:
+        return Compiled(self.job.algorithm)
+
+    def start(self, *, urgent: bool) -> None: ...
+    def close(self) -> None: ...
+
+
+@both
+def test_compiled_updates_are_captured_anew(monkeypatch: pytest.MonkeyPatch, algorithm: OffPolicy) -> None:
+    monkeypatch.setattr(engine_module, "cuda_graph", plain)
+    monkeypatch.setattr(engine_module, "Compilation", Made)
+    lines: list[str] = []
+    engine = make_engine(algorithm, lines, compile=True)
+    engine._may_graph = True
+    engine._poll_at = float("inf")
+    engine.launch(4, 1e-3)
+    engine._poll_at = 0.0
+    engine.launch(3, 1e-3)
+    assert lines == [
+        "eager updates are CUDA graphs now (checked against an eager one)",
+        "updates are compiled now (checked against an eager one)",
+        "compiled updates are CUDA graphs now (checked against an eager one)",
+    ]
+    assert engine.executor == "compiled"
+    assert int(engine.settle().updates) == 7
 
 
 def test_an_engine_goes_on_without_graphs_when_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,8 @@ class Learner:
         if config.learner_devices() == ("auto",) and devices[0].type == "cuda" and not serial:
             devices = [self._measure_devices(decoder)]
         self._device = devices[0]
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # events and streams without a device are those of the current one
         self._precision = use_precision(config.precision, devices, serial=serial)
         network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
         initial = self._algorithm.init(network)
