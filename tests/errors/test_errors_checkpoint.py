@@ -54,7 +54,7 @@ def test_whichever_file_does_not_fit_the_run_goes_on(
         assert rlz(*serial("Pendulum-v1", "--name", f"{size}")).status == 0  # the fake learner does not mind
         run = tmp_path / "runs" / f"{size}"
         assert "CHECKPOINT NOT WRITTEN at 60 env steps: File too large. The run goes on" in events(run)
-        assert not list((run / "checkpoints").iterdir())
+        assert {folder.name for folder in step_folders(run / "checkpoints")} <= {"step-000000000000"}  # the first fits
         assert not list(run.rglob(".tmp-*"))
 
 
@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_for_a_while(
 def test_a_disk_that_stays_full_fails_the_run_and_keeps_the_old_checkpoint(
     rlz: Rlz, tmp_path: Path, disk: Callable[[Callable[[int], bool]], None]
 ) -> None:
-    disk(lambda save: save > 0)
+    disk(lambda save: save > 1)  # the first is the one before all steps
     result = rlz(*serial("Pendulum-v1", *OFTEN))
     assert result.status == 1
     assert "error: learner: the last checkpoint of the run could not be written" in result.err

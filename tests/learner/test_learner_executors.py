@@ -230,6 +230,35 @@ def test_without_a_compiler_training_goes_on_eagerly(
     ]
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/proc/x", "'/proc/x'. XDG_CACHE_HOME may name another folder"),
+        ("/dev/null", "Not a directory"),
+        ("", "no process"),
+    ],
+)
+def test_whatever_keeps_the_helper_from_starting_training_goes_on_eagerly(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, words: str, fixed: bool
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(12, "no process")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", place or str(tmp_path))
+    if not place:
+        monkeypatch.setattr("rlz.workers.execution.compiled.subprocess.Popen", refuse)
+    sac, lines = make_sac(), list[str]()
+    engine = make_engine(sac, make_state(sac), lines, fixed=fixed)
+    engine.start()
+    engine.update(make_batch(), 1e-3)
+    engine.close()
+    assert engine.executor == "eager"
+    assert len(lines) == 1
+    assert lines[0].startswith("compile failed, updates stay eager: the compiler's helper cannot be started: ")
+    assert words in lines[0]
+
+
 @pytest.mark.slow
 def test_a_helper_that_fails_gives_one_line(tmp_path: Path) -> None:
     compilation = Compilation(make_job(make_sac(), device="xpu"), tmp_path)  # a device that is not there

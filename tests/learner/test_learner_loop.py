@@ -23,6 +23,9 @@ def test_a_run_from_first_publication_to_last_checkpoint(tmp_path: Path, mode: s
     learner.start()
     parameters, limiter = run.streams.parameters, run.streams.limiter
     assert parameters.version() == 1
+    learner._saving.wait()
+    first = newest_checkpoint(tmp_path)
+    assert (first.env_steps, first.updates, first.version) == (0, 0, 1), "whenever it dies it can be resumed"
     assert learner.step(0.0), "nothing to do yet is not the end"
     assert limiter.updates == 0
     run.sample(40)
@@ -34,6 +37,7 @@ def test_a_run_from_first_publication_to_last_checkpoint(tmp_path: Path, mode: s
 
     board = run.streams.stats.read()[0]
     assert board[Stat.UPDATES] == 30
+    assert board[Stat.CHECKPOINTS] == 2
     assert board[Stat.CRITIC_LOSS] > 0
     assert board[Stat.THREADS] == 1
     assert board[Stat.READY_S] > 0
@@ -223,7 +227,7 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_dumped(tmp_path: Path)
     dump = load_file(tmp_path / module.NONFINITE_FILE)
     assert np.isinf(dump["batch.reward"]).any()
     np.testing.assert_array_equal(dump["state.actor.0.weight"], before["actor.0.weight"].numpy())
-    assert not list((tmp_path / "checkpoints").glob("step-*"))
+    assert newest_checkpoint(tmp_path).updates == 0, "the one from before all updates"
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float64", "int16", "float16"])

@@ -1,6 +1,7 @@
 """Going on with a run: N + N steps are 2N steps, and what cannot go on is refused with both sides."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from rlz.config import RunConfig
 from rlz.errors import CheckpointError, ConfigError
-from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.runtime.checkpoint import load_checkpoint, newest_checkpoint, step_folders
 from rlz.runtime.graph import MODULES
 from rlz.runtime.resume import changes, resume
 from rlz.runtime.train import train
@@ -59,6 +60,21 @@ def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str, opt
     assert resumed.rng == whole.rng
     assert resumed.workers == whole.workers
     assert resumed.version == whole.version == 191
+
+
+def test_a_run_that_died_early_begins_again_with_the_same_bits(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"modules": MODULES, "env": "Pendulum-v1", "env_kwargs": {}}
+    whole = newest_checkpoint(run(tmp_path, "whole", 100, **values))
+    died = run(tmp_path, "died", 80, **values)
+    first, last = step_folders(died / "checkpoints")
+    shutil.rmtree(last)
+    assert load_checkpoint(first).env_steps == 0, "written before anything else"
+    assert resume(died, {"total_timesteps": 100}, quiet=True) == 0
+    resumed = newest_checkpoint(died)
+    assert len(step_folders(died / "checkpoints")) == 2, "a resumed run does not write its checkpoint once more"
+    for name, tensor in whole.learner.items():
+        assert tensor.tobytes() == resumed.learner[name].tobytes(), name
+    assert resumed.workers == whole.workers
 
 
 def test_open_windows_and_priorities_go_on(tmp_path: Path) -> None:
@@ -171,7 +187,7 @@ def test_a_change_of_batch_or_learning_rate_is_told(tmp_path: Path) -> None:
 
 def test_an_environment_with_other_spaces_is_refused(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 60)
-    description = next(path.glob("checkpoints/step-*/policy.json"))
+    description = newest_checkpoint(path).path / "policy.json"
     value = json.loads(description.read_text())
     value["env_spec"]["obs_shape"] = [4]
     description.write_text(json.dumps(value))

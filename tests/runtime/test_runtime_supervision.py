@@ -112,6 +112,7 @@ def test_an_exception_in_an_environment_ends_the_run_with_its_traceback(start: S
         ("bug", "ZeroDivisionError: a bug in the learner", "controller.py"),
         ("exit", "learner exited with status 0 before its work was done", "controller.py"),
         ("kill", "learner was killed by SIGKILL", "controller.py"),
+        ("early", "learner was killed by SIGKILL", "controller.py"),
     ],
 )
 def test_the_death_of_the_learner_ends_the_run(
@@ -122,10 +123,13 @@ def test_the_death_of_the_learner_ends_the_run(
     assert training.wait() == 1
     assert expected in training.text()
     assert hidden not in training.text()
+    assert "sampler-0 was killed" not in training.text(), "the controller did it, and knows"
+    assert "sampler-0 was ended: nothing goes on without the learner" in training.text()
     training.assert_nothing_is_left()
-    if mode == "kill":
+    assert "rows of the replay buffer are saved for a resumed run" in training.text()
+    if mode in ("kill", "early"):
         # Its last checkpoint is old, but the rows outlived it: the run can go on without losing one.
-        assert newest_checkpoint(training.run_dir).updates == 10
+        assert newest_checkpoint(training.run_dir).updates == (10 if mode == "kill" else 0)
         monkeypatch.delenv("RLZ_FAKE_LEARNER")
         modules = {**MODULES, "learner": "fake_learner"}
         assert resume(training.run_dir, {"total_timesteps": 200}, quiet=True, modules=modules) == 0
@@ -133,6 +137,17 @@ def test_the_death_of_the_learner_ends_the_run(
         assert (resumed.env_steps, resumed.updates) == (200, 150)
         assert resumed.replay is not None
         assert sum(resumed.replay.committed) == 200
+
+
+def test_nothing_is_promised_where_no_checkpoint_could_be_written(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLZ_FAKE_LEARNER", "diskless")
+    training = start(**ENDLESS)
+    assert training.wait() == 1
+    assert "saved for a resumed run" not in training.text()
+    assert "the replay buffer is not saved, because the run cannot be resumed: " in training.text()
+    assert "has no checkpoint" in training.text()
 
 
 def test_one_signal_writes_a_checkpoint_and_stops(start: Start) -> None:

@@ -1,7 +1,8 @@
 """A learner without torch: keeps the limiter's line, publishes, writes checkpoints, and can misbehave on purpose.
 
-What it does is said by the variable RLZ_FAKE_LEARNER: "" (behave), "raise", "bug", "exit", "kill" (after 20 updates),
-"deaf" (does not notice a stop), "slow" (10 ms per update).
+What it does is said by the variable RLZ_FAKE_LEARNER: "" (behave), "raise", "bug", "exit", "kill" (after 20 updates,
+the first checkpoint and the one after 10 written), "early" (killed after 5 updates), "diskless" (the same, and no
+checkpoint could be written), "deaf" (does not notice a stop), "slow" (10 ms per update).
 """
 
 import os
@@ -31,6 +32,8 @@ class Learner:
     def start(self) -> None:
         self.publisher = self.streams.parameters.publisher(worker=self.spec.worker_id)
         self.publish()
+        if self.spec.resume is None:
+            self.save()
 
     def publish(self) -> None:
         limiter = self.streams.limiter
@@ -66,7 +69,7 @@ class Learner:
             raise ZeroDivisionError("a bug in the learner")
         if self.count == 20 and self.mode == "exit":
             os._exit(0)
-        if self.count == 20 and self.mode == "kill":
+        if (self.count, self.mode) in ((20, "kill"), (5, "early"), (5, "diskless")):
             os.kill(os.getpid(), signal.SIGKILL)
         limiter.complete_updates(1)
         self.stats.add(Stat.UPDATES, 1)
@@ -76,6 +79,8 @@ class Learner:
         return True
 
     def save(self) -> None:
+        if self.mode == "diskless":
+            return
         state = {"weights": self.parameters.view(np.float32), "optimiser.step": np.array(self.count)}
         counters = {"count": self.count, "version": self.streams.parameters.version()}
         if self.checkpointer.save(state, self.parameters, counters, {"learner": "00"}) is not None:

@@ -128,7 +128,7 @@ class Controller:
         self._stopping_at: float | None = None
         self._learner_done_at: float | None = None
         self._said_waiting = False
-        self._overdue: set[str] = set()
+        self._killed: dict[str, str] = {}
         self.learner_died = False
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._reader, select.POLLIN)
@@ -262,8 +262,8 @@ class Controller:
         if ending.done:
             if role == "learner":
                 self._learner_done_at = time.monotonic()
-        elif slot.node.name in self._overdue:
-            tracker.note(f"{slot.node.name} did not end in time and was killed")
+        elif ending.killed and slot.node.name in self._killed:
+            tracker.note(f"{slot.node.name} {self._killed[slot.node.name]}")
         elif role == "learner":
             self.learner_died = True
             self._fail(ending.describe(), tracker, quick=True)
@@ -320,9 +320,7 @@ class Controller:
         else:
             tracker.note(error)
         if quick:
-            for slot in self.slots:
-                if slot.process is not None:
-                    slot.process.kill()
+            self._kill("was ended: nothing goes on without the learner", *(slot.node.role for slot in self.slots))
         self._stop(time.monotonic())
 
     def _stop(self, now: float) -> None:
@@ -344,11 +342,14 @@ class Controller:
             self._kill_after(now - self._learner_done_at, LEFTOVER_GRACE_S, "sampler")
 
     def _kill_after(self, elapsed: float, grace: float, *roles: str) -> None:
-        if elapsed < grace:
-            return
+        if elapsed >= grace:
+            self._kill("did not end in time and was killed", *roles)
+
+    def _kill(self, reason: str, *roles: str) -> None:
+        """Kill all workers of some roles; their deaths are then no riddle."""
         for slot in self._by_pidfd.values():
             if slot.node.role in roles and slot.process is not None:
-                self._overdue.add(slot.node.name)
+                self._killed.setdefault(slot.node.name, reason)
                 slot.process.kill()
 
     def _read_notices(self, tracker: RunTracker) -> None:

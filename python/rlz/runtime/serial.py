@@ -91,14 +91,14 @@ class SerialRun:
         learner = workers["learner"]
         evaluator = workers.get("evaluator")
         samplers = [node.name for node in self._nodes if node.role == "sampler"]
-        for name, worker in workers.items():
-            self._current = name
-            worker.start()
+        # The samplers first: the learner begins with a checkpoint, and their states belong to it.
+        self._start({name: workers[name] for name in samplers})
         if self._resume is not None:
             for name, state in load_checkpoint(self._resume).workers.items():
                 self._current = name
                 cast("Sampler", workers[name]).restore(state)
         save_states({name: cast("Sampler", workers[name]).state for name in samplers})
+        self._start({name: worker for name, worker in workers.items() if name not in samplers})
         while samplers:
             # First, because a checkpoint may have been taken with updates still to do.
             self._learn(learner)
@@ -117,6 +117,11 @@ class SerialRun:
         for name, worker in workers.items():
             self._current = name
             worker.close()
+
+    def _start(self, workers: Mapping[str, Worker]) -> None:
+        for name, worker in workers.items():
+            self._current = name
+            worker.start()
 
     def _learn(self, learner: Worker) -> None:
         """Do every update that the env steps so far allow."""

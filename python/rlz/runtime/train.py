@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rlz.errors import CheckpointError
 from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.memory import check_memory
 from rlz.runtime.run_directory import RunDirectory, create_run_directory
@@ -154,10 +155,14 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
 
 
 def _salvage(job: Launch, streams: "Streams", tracker: "Tracker") -> None:
+    from rlz.runtime.checkpoint import newest_checkpoint
     from rlz.runtime.salvage import save_replay
 
     try:
+        newest_checkpoint(job.run_dir.path)
         rows = save_replay(job.run_dir.path, streams)
+    except CheckpointError as error:
+        tracker.note(f"the replay buffer is not saved, because the run cannot be resumed: {error}")
     except OSError as error:
         tracker.note(f"the replay buffer could not be saved: {error.strerror or error}")
     else:

@@ -1,6 +1,7 @@
 """The learner: draws batches, updates the networks, publishes the actor, writes checkpoints.
 
-Version 1 of the actor is published right after initialisation, before anything is compiled: samplers wait for it.
+Version 1 of the actor is published right after initialisation, before anything is compiled: samplers wait for it. A
+first checkpoint follows at once, so that a run can be resumed whenever it dies.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class Learner:
         self._flushed_at = self._saved_at = time.monotonic()
 
     def start(self) -> None:
-        """Publish the first version, then begin to compile."""
+        """Publish the first version, then begin to compile and to write a fresh run's first checkpoint."""
         self._publish()
         if self._precision != "fp32":
             slow = self._precision == "bf16" and self._device.type == "cpu"
@@ -139,6 +140,8 @@ class Learner:
             self._stats.set(stat, math.nan)
         self._flushed_at = self._saved_at = time.monotonic()
         self._stats.set(Stat.THREADS, float(self._engine.threads))
+        if self._spec.resume is None:
+            self._save()
 
     def step(self, timeout: float | None) -> bool:
         """Make one update as soon as the replay ratio allows it; False at the end of the run."""

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -107,11 +108,9 @@ def _sources(algorithm: OffPolicy) -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/rlz/compiled`; only its owner may write there, because code is loaded from it."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "rlz" / "compiled"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    """`$XDG_CACHE_HOME/rlz/compiled`, which may not exist yet."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (never raises)
+    return Path(base) / "rlz" / "compiled"
 
 
 class CompiledExecutor:
@@ -158,7 +157,8 @@ class CompiledExecutor:
 class Compilation:
     """A library that is in the cache, or being made by a helper process of low priority.
 
-    The helper stays in this process's group, so whoever kills the group kills it; it also ends with its parent.
+    The helper stays in this process's group, so whoever kills the group kills it; it also ends with its parent. Nothing
+    that keeps it from starting is an exception: `error` says it.
     """
 
     def __init__(self, job: Job, folder: Path | None = None) -> None:
@@ -175,12 +175,22 @@ class Compilation:
 
     def start(self, *, urgent: bool = False) -> None:
         """Start the helper; `urgent`: somebody waits for it, so at this process's priority."""
+        try:
+            self._start(urgent=urgent)
+        except Exception as error:  # no folder, no room, no process: training goes on without compiled updates
+            self.close()
+            hint = ". XDG_CACHE_HOME may name another folder" if isinstance(error, OSError) else ""
+            self.error = f"the compiler's helper cannot be started: {_in_one_line(error)}{hint}"
+
+    def _start(self, *, urgent: bool) -> None:
         if self.ready or self._process is not None:
             return
         compiler = os.environ.get("CXX", "g++")
         if shutil.which(compiler) is None:
             self.error = f"there is no C++ compiler {compiler} (install g++, or set CXX)"
             return
+        # Only its owner may write there, because code is loaded from it.
+        self.library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _drop_oldest(self.library.parent)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         environment = os.environ | {
@@ -220,7 +230,8 @@ class Compilation:
 
     def discard(self) -> None:
         """Remove a library that does not work from the cache."""
-        self.library.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.library.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Kill the helper, with the compiler that it may be running."""
@@ -248,6 +259,10 @@ class Compilation:
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line), "")[:300]
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _drop_oldest(folder: Path) -> None:
