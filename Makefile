@@ -43,8 +43,10 @@ test-rust:
 	@if command -v cargo-nextest >/dev/null; then cargo nextest run --workspace; else cargo test --workspace --quiet; fi
 
 # Optimised but without link-time optimisation: the models are small, their compile time is not.
-LOOM = RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=8 CARGO_PROFILE_RELEASE_DEBUG=0 \
-	cargo test --quiet --release --target-dir target/loom --package rlz-core --test loom
+MODEL = CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=8 CARGO_PROFILE_RELEASE_DEBUG=0 \
+	cargo test --quiet --release --package rlz-core
+LOOM = RUSTFLAGS="--cfg loom" $(MODEL) --target-dir target/loom --test loom
+SHUTTLE = RUSTFLAGS="--cfg shuttle" SHUTTLE_SILENCE_WARNINGS=1 $(MODEL) --target-dir target/shuttle --test shuttle
 
 .PHONY: test-loom
 test-loom:
@@ -70,8 +72,9 @@ fmt: setup  ## Format both languages
 	$(RUN) ruff check --fix python tests benches examples
 
 .PHONY: loom
-loom:  ## Model-check the protocols: every schedule of small models, with kills and with orderings taken away
+loom:  ## Model-check the protocols: all schedules of small models, random ones of larger, with kills and with orderings taken away
 	$(LOOM) -- --include-ignored
+	$(SHUTTLE)
 
 .PHONY: kill
 kill: setup  ## Long kill storms with real processes: 10,000 kills over all streams, then whole runs

@@ -10,24 +10,24 @@
 
 #![allow(unreachable_pub)] // models are other crates: the module is public for them
 
-#[cfg(not(any(test, loom, feature = "kill-points")))]
+#[cfg(not(any(test, loom, shuttle, feature = "kill-points")))]
 #[inline(always)]
 pub(crate) fn kill_point(_name: &'static str) {}
 
 /// Whether this thread plays a killed process: destructors must then touch nothing shared.
-#[cfg(not(any(test, loom)))]
+#[cfg(not(any(test, loom, shuttle)))]
 #[inline(always)]
 pub(crate) fn killed() -> bool {
     false
 }
 
-#[cfg(all(feature = "kill-points", not(any(test, loom))))]
+#[cfg(all(feature = "kill-points", not(any(test, loom, shuttle))))]
 pub use real::{arm, kill_point};
 
-#[cfg(any(test, loom))]
+#[cfg(any(test, loom, shuttle))]
 pub use armed::{kill_point, killed, run};
 
-#[cfg(all(feature = "kill-points", not(any(test, loom))))]
+#[cfg(all(feature = "kill-points", not(any(test, loom, shuttle))))]
 mod real {
     use std::sync::OnceLock;
 
@@ -62,7 +62,7 @@ mod real {
     }
 }
 
-#[cfg(any(test, loom))]
+#[cfg(any(test, loom, shuttle))]
 mod armed {
     use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -80,7 +80,11 @@ mod armed {
         // A model's threads are coroutines of one thread.
         static PLAN: Cell<Plan> = Cell::new(Plan::Live);
     }
-    #[cfg(not(loom))]
+    #[cfg(shuttle)]
+    shuttle::thread_local! {
+        static PLAN: Cell<Plan> = Cell::new(Plan::Live);
+    }
+    #[cfg(not(any(loom, shuttle)))]
     thread_local! {
         static PLAN: Cell<Plan> = const { Cell::new(Plan::Live) };
     }

@@ -15,9 +15,9 @@
 compile_error!("rlz needs 64-bit little-endian Linux (x86-64 or aarch64); on Windows use WSL2");
 
 pub mod error;
-#[cfg(not(any(loom, feature = "kill-points")))]
+#[cfg(not(any(loom, shuttle, feature = "kill-points")))]
 mod kill;
-#[cfg(any(loom, feature = "kill-points"))]
+#[cfg(any(loom, shuttle, feature = "kill-points"))]
 pub mod kill;
 pub mod limiter;
 pub mod memory;

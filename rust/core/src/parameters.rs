@@ -39,11 +39,11 @@ use crate::error::{Error, Result};
 use crate::memory::{Access, Header, ReadWord, Segment, Stream, round_up};
 use crate::owner::WorkerId;
 use crate::schema::{Field, PlacedField};
-use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+use crate::sync::{AtomicU64, MODEL, Ordering, fence, spin_loop};
 use crate::wait::{Between, EventCount, poll};
 
 /// Words of a pair of cache lines.
-const LINE: usize = if cfg!(loom) { 3 } else { 16 };
+const LINE: usize = if MODEL { 3 } else { 16 };
 const LATEST: usize = 0;
 /// Version after which the first publication counts on; written by the creator only.
 const BEFORE: usize = LATEST + 1;
@@ -395,7 +395,7 @@ fn is_version(stamp: u64, version: u64) -> bool {
 
 fn slots_for(leases: usize) -> Result<usize> {
     // More than needed: it takes longer to come round to a slot that is being copied. A model wants just that.
-    let least = if cfg!(loom) { 2 } else { 4 };
+    let least = if MODEL { 2 } else { 4 };
     let slots = leases.saturating_add(2).max(least);
     if slots > MAX_SLOTS {
         return Err(Error::invalid("leases", leases, format!("at most {}", MAX_SLOTS - 2)));

@@ -11,19 +11,19 @@ use crate::error::{Error, Result};
 use crate::kill;
 use crate::memory::futex;
 use crate::owner::WorkerId;
-use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+use crate::sync::{AtomicU64, MODEL, Ordering, fence, spin_loop};
 
 /// Longest sleep without a look at the predicate and the caller's signals.
 pub const SLICE: Duration = Duration::from_millis(100);
 
 /// Looks before the first sleep: a few microseconds, far below the price of a sleep and a wake.
-const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
+const SPINS: u32 = if MODEL { 0 } else { 64 };
 
 /// Sleep of [`poll`] between two looks.
 const POLL: Duration = Duration::from_millis(5);
 
 /// First word of the waiters' bits; few words, and workers up to 63, in models.
-const BITMAP: usize = if cfg!(loom) { 2 } else { 16 };
+const BITMAP: usize = if MODEL { 2 } else { 16 };
 
 /// Check that runs between slices; `false` ends the wait with [`Error::Interrupted`].
 pub type Between<'a> = &'a mut dyn FnMut() -> bool;
@@ -38,7 +38,7 @@ pub struct EventCount<'a> {
 
 impl<'a> EventCount<'a> {
     /// Words of shared memory that an event count takes (zero at first): 256 bytes, to be aligned to 128.
-    pub const WORDS: usize = if cfg!(loom) { 3 } else { 32 };
+    pub const WORDS: usize = if MODEL { 3 } else { 32 };
 
     /// View an event count in its words. Panics when `words` is not [`EventCount::WORDS`] long.
     #[must_use]
@@ -121,7 +121,7 @@ impl<'a> EventCount<'a> {
             let slept = Instant::now();
             #[allow(clippy::cast_possible_truncation)] // the futex compares the low half
             futex::wait(self.seq, seq as u32, left);
-            slept_out = (slept.elapsed() >= left && !cfg!(loom)).then_some(seq); // a model has no slices
+            slept_out = (slept.elapsed() >= left && !MODEL).then_some(seq); // a model has no slices
             if !between() {
                 return Err(Error::Interrupted);
             }
@@ -196,7 +196,7 @@ impl<'a, 'b> Announced<'a, 'b> {
 
 impl Drop for Announced<'_, '_> {
     fn drop(&mut self) {
-        if kill::killed() || (cfg!(loom) && std::thread::panicking()) {
+        if kill::killed() || (MODEL && std::thread::panicking()) {
             return; // a killed waiter leaves its bit to the reaper; a model that failed is over
         }
         let (word, bit) = place(self.worker);

@@ -116,7 +116,7 @@ impl Limiter {
     }
 
     /// What [`Limiter::attach`] gives another process: models have no descriptors.
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     #[must_use]
     pub fn attach_model(&self) -> Self {
         let Inner { segment, rule, lanes, data, first_step, .. } = &*self.inner;

@@ -7,7 +7,12 @@ use std::time::Duration;
 
 use crate::sync::{AtomicU64, Ordering};
 
-loom::lazy_static! {
+#[cfg(loom)]
+use loom::{lazy_static, thread::yield_now};
+#[cfg(shuttle)]
+use shuttle::{lazy_static, thread::yield_now};
+
+lazy_static! {
     /// Wakes so far. Acquire and Release on it stand for the kernel's lock, under which it compares the word.
     static ref WAKES: AtomicU64 = AtomicU64::new(0);
 }
@@ -18,7 +23,7 @@ pub fn wait(word: &AtomicU64, expected: u32, _timeout: Duration) {
     let wakes = WAKES.load(Ordering::Acquire);
     if word.load(Ordering::Relaxed) as u32 == expected {
         while WAKES.load(Ordering::Acquire) == wakes {
-            loom::thread::yield_now();
+            yield_now();
         }
     }
 }

@@ -1,17 +1,19 @@
 //! Shared memory: segments, their headers, racy word copies, and the futex.
 
-#[cfg_attr(loom, path = "futex_model.rs")]
+#[cfg_attr(any(loom, shuttle), path = "futex_model.rs")]
 pub mod futex;
 pub mod header;
-#[cfg_attr(loom, path = "segment_model.rs")]
+#[cfg_attr(any(loom, shuttle), path = "segment_model.rs")]
 pub mod segment;
 pub mod words;
 
 pub use header::{Header, Stream};
 pub use segment::{Access, ReadWord, Segment};
 
+use crate::sync::MODEL;
+
 /// Granularity of header and data regions (small in models, which pay for every word).
-pub const PAGE: usize = if cfg!(loom) { 64 } else { 4096 };
+pub const PAGE: usize = if MODEL { 64 } else { 4096 };
 
 /// `value` rounded up to a multiple of `unit` (a power of two); None on overflow.
 #[must_use]

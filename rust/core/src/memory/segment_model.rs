@@ -33,12 +33,13 @@ pub struct ReadWord(AtomicU64);
 impl ReadWord {
     /// Atomic load.
     #[must_use]
-    #[track_caller] // the ordering stands at the caller
+    #[cfg_attr(loom, track_caller)] // the ordering stands at the caller
     pub fn load(&self, order: Ordering) -> u64 {
         self.0.load(order)
     }
 
-    /// A load that no store may run beside: the checker reports a race.
+    /// A load that no store may run beside: loom reports a race.
+    #[cfg(loom)]
     #[must_use]
     pub fn load_alone(&self) -> u64 {
         self.0.load_alone()

@@ -81,18 +81,18 @@ fn unaligned(what: &'static str, bytes: &[u8]) -> Error {
 /// Hint that the cache line of `word` is loaded soon.
 #[inline(always)]
 pub fn prefetch(word: &AtomicU64) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
     // SAFETY: SSE is part of x86-64; a prefetch has no effect but speed.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(word.as_ptr().cast::<i8>());
     }
-    #[cfg(all(target_arch = "aarch64", not(loom)))]
+    #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle))))]
     // SAFETY: a prefetch has no effect but speed.
     unsafe {
         std::arch::asm!("prfm pldl1keep, [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
     }
-    #[cfg(any(loom, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    #[cfg(any(loom, shuttle, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = word;
 }
 

@@ -7,7 +7,7 @@ mod nstep;
 mod prioritized;
 pub mod ring;
 mod sampler;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod saved;
 mod sum_tree;
 mod tail;

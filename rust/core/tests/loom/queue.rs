@@ -18,10 +18,11 @@ struct Queue {
     payload: Vec<UnsafeCell<u64>>,
 }
 
-// SAFETY (for the model): the protocol under test gives each cell to one thread at a time, and the checker sees to it.
 #[allow(unsafe_code)]
+// SAFETY: the protocol under test gives each cell to one thread at a time, and the checker sees to it.
 unsafe impl Sync for Queue {}
 #[allow(unsafe_code)]
+// SAFETY: as above.
 unsafe impl Send for Queue {}
 
 impl Queue {
