@@ -5,8 +5,8 @@
 #   benches/gpu/run.sh --wheels wheels --out gpu.json           # rlz-*.whl, and what the machine lacks of its dependencies
 #   benches/gpu/run.sh --device cpu --quick --out quick.json    # the same code in a minute, to try it
 #
-# Python is $PYTHON, else the checkout's .venv, else python3. With --wheels a private environment is made that sees the
-# packages of that Python (its torch, for instance) and gets rlz from DIR; pip does not look anywhere else. Without, and
+# Python is $PYTHON, else the checkout's .venv, else python3. With --wheels every wheel of the folder is unpacked for this
+# one call and found first (no pip, nothing is installed); all else, torch for instance, is that Python's. Without, and
 # where rlz cannot be imported, the checkout is built (needs cargo, and a network or uv's cache).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,15 +17,16 @@ if [[ ${1:-} == --wheels ]]; then
     shift 2
 fi
 python=${PYTHON:-}
-[[ -z $python && -z $wheels && -x $root/.venv/bin/python ]] && python=$root/.venv/bin/python
+[[ -z $python && -x $root/.venv/bin/python ]] && python=$root/.venv/bin/python
 python=${python:-python3}
 
 if [[ -n $wheels ]]; then
-    venv=$(mktemp -d)
-    trap 'rm -rf "$venv"' EXIT
-    "$python" -m venv --system-site-packages "$venv"
-    python=$venv/bin/python
-    "$python" -m pip install --quiet --no-index --find-links "$wheels" rlz
+    unpacked=$(mktemp -d)
+    trap 'rm -rf "$unpacked"' EXIT
+    for wheel in "$wheels"/*.whl; do
+        "$python" -m zipfile -e "$wheel" "$unpacked"
+    done
+    export PYTHONPATH=$unpacked${PYTHONPATH:+:$PYTHONPATH}
 elif ! (cd / && "$python" -c 'import rlz, torch') 2>/dev/null; then
     make -C "$root" setup
     python=$root/.venv/bin/python

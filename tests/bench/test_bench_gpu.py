@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,14 @@ def test_a_step_that_fails_is_an_error_and_stops_no_other(tmp_path: Path) -> Non
     errors = json.loads(out.read_text())["errors"]
     assert errors["updates fp32 32 eager graph of 8"].startswith("TimeoutError: ")
     assert errors["updates bf16 32 eager graph of 1"].startswith("TimeoutError: ")
+
+
+def test_wheels_carried_along_are_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / "rlz-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("rlz/__init__.py", "raise SystemExit('this is the rlz of the wheel')")
+        wheel.writestr("torch.py", "float32 = None")
+    command = ["bash", str(SCRIPT), "--wheels", str(tmp_path / "wheels"), "--device", "cpu", "--quick"]
+    done = subprocess.run(command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "this is the rlz of the wheel"
