@@ -3,6 +3,8 @@
 #[cfg_attr(any(loom, shuttle), path = "futex_model.rs")]
 pub mod futex;
 pub mod header;
+#[cfg(not(any(loom, shuttle)))]
+mod mapping;
 #[cfg_attr(any(loom, shuttle), path = "segment_model.rs")]
 pub mod segment;
 pub mod words;

@@ -6,14 +6,18 @@ use std::ffi::CString;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
 use crate::error::{Error, Result};
+use crate::memory::mapping::Mapping;
 use crate::memory::{PAGE, round_up};
 use crate::owner::ForkGuard;
 use crate::sync::{AtomicU64, Ordering};
+
+/// Bytes from which on huge pages make a difference: less fits into what the processor remembers of small ones.
+const HUGE_FROM: usize = 16 << 20;
 
 /// How a segment is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,11 +55,10 @@ impl ReadWord {
 /// The size is sealed, so no peer can make an access fault by shrinking it. Memory is reached only as atomic words.
 #[derive(Debug)]
 pub struct Segment {
-    map: ManuallyDrop<MmapRaw>,
+    map: ManuallyDrop<Arc<Mapping>>,
     fd: OwnedFd,
     access: Access,
     guard: ForkGuard,
-    huge_pages: bool,
 }
 
 impl Segment {
@@ -83,18 +86,18 @@ impl Segment {
             .map_err(|e| fail("memfd_create", e.into()))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| fail("ftruncate", e.into()))?;
 
-        let map = MmapOptions::new().len(len).map_raw(&fd).map_err(|e| fail("mmap", e))?;
-        map.advise(Advice::DontFork).map_err(|e| fail("madvise(DONTFORK)", e))?;
-        // Before the pages exist, or it has no effect. Often refused for shared memory: a matter of speed only.
-        let huge_pages = map.advise(Advice::HugePage).is_ok();
-        map.advise(Advice::PopulateWrite).map_err(|e| match e.raw_os_error() {
+        let map = Arc::new(Mapping::new(fd.as_fd(), len, true).map_err(|e| fail("mmap", e))?);
+        map.populate().map_err(|e| match e.raw_os_error() {
             Some(libc::EINVAL) => Error::system("madvise(POPULATE_WRITE) is unknown: rlz needs Linux 5.14 or newer", e),
             _ => fail("madvise(POPULATE_WRITE)", e),
         })?;
+        if len >= HUGE_FROM {
+            map.collapse();
+        }
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| fail("fcntl(ADD_SEALS)", e.into()))?;
         let map = ManuallyDrop::new(map);
-        Ok(Self { map, fd, access: Access::ReadWrite, guard: ForkGuard::new(), huge_pages })
+        Ok(Self { map, fd, access: Access::ReadWrite, guard: ForkGuard::new() })
     }
 
     /// Map the segment behind a descriptor, which is duplicated (close-on-exec) and stays the caller's.
@@ -112,18 +115,9 @@ impl Segment {
             .ok()
             .filter(|len| *len >= PAGE && len.is_multiple_of(8))
             .ok_or_else(|| bad(format!("it has {size} bytes, expected a multiple of 8 and at least {PAGE}")))?;
-        let options = {
-            let mut options = MmapOptions::new();
-            options.len(len);
-            options
-        };
-        let map = match access {
-            Access::ReadWrite => options.map_raw(&fd),
-            Access::ReadOnly => options.map_raw_read_only(&fd),
-        }
-        .map_err(|e| bad(format!("mapping its {len} bytes {access:?} failed ({e})")))?;
-        map.advise(Advice::DontFork).map_err(|e| Error::system("madvise(DONTFORK)", e))?;
-        Ok(Self { map: ManuallyDrop::new(map), fd, access, guard: ForkGuard::new(), huge_pages: false })
+        let map = Mapping::new(fd.as_fd(), len, access == Access::ReadWrite)
+            .map_err(|e| bad(format!("mapping its {len} bytes {access:?} failed ({e})")))?;
+        Ok(Self { map: ManuallyDrop::new(Arc::new(map)), fd, access, guard: ForkGuard::new() })
     }
 
     /// A second descriptor of the same memory that can be mapped read-only but not written.
@@ -149,12 +143,6 @@ impl Segment {
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
-    }
-
-    /// Whether the kernel took the advice to use huge pages (it may still not do so).
-    #[must_use]
-    pub fn huge_pages(&self) -> bool {
-        self.huge_pages
     }
 
     /// `Error::Forked` in a child forked after this segment was mapped.
@@ -190,7 +178,7 @@ impl Segment {
         let end = count.checked_mul(8).and_then(|bytes| bytes.checked_add(offset));
         match end {
             Some(end) if end <= self.map.len() && offset.is_multiple_of(8) => {
-                Ok(self.map.as_ptr().wrapping_add(offset))
+                Ok(self.map.start().cast_const().wrapping_add(offset))
             }
             _ => Err(Error::invalid(
                 "segment range",
@@ -283,7 +271,7 @@ mod tests {
     #[test]
     fn dropping_a_handle_in_a_forked_child_unmaps_nothing() {
         let segment = Segment::create("test", PAGE).unwrap();
-        let address = segment.map.as_mut_ptr();
+        let address = segment.map.start();
         // SAFETY: the child only maps, drops, writes to what it mapped, and leaves.
         let pid = unsafe { libc::fork() };
         if pid == 0 {

@@ -87,12 +87,6 @@ impl Segment {
         Access::ReadWrite
     }
 
-    /// Never.
-    #[must_use]
-    pub fn huge_pages(&self) -> bool {
-        false
-    }
-
     /// Models do not fork.
     pub fn check_fork(&self, _stream: &'static str) -> Result<()> {
         Ok(())
