@@ -134,7 +134,7 @@ class Bench:
             return Td3(mlp.actor(*sizes, layer_norm=False, head=DETERMINISTIC, bf16=bf16), critic)
         return Sac(mlp.actor(*sizes, layer_norm=False, bf16=bf16), critic, target_entropy=-float(ACTION))
 
-    def launches(self, algorithm: Any, batch: int, most: int, cycle: tuple[str, ...] | None = None) -> Launches:
+    def launches(self, algorithm: Any, batch: int, most: int) -> Launches:
         """Launches with a state of their own."""
         inputs = Inputs(
             on(self.device, algorithm.init(torch.Generator().manual_seed(1))),
@@ -142,12 +142,15 @@ class Bench:
             torch.full((), 3e-4, dtype=torch.float64, device=self.device),
             torch.Generator(self.device).manual_seed(2),
         )
-        return Launches(algorithm, inputs, self.rows, cycle=cycle or algorithm.cycle, batch_size=batch, most=most)
+        return Launches(algorithm, inputs, self.rows, batch_size=batch, most=most)
 
-    def graphs(self, launches: Launches, executor: Executor | None = None) -> GraphedLaunches:
+    def graphs(
+        self, launches: Launches, executor: Executor | None = None, cycle: tuple[str, ...] | None = None
+    ) -> GraphedLaunches:
         """CUDA graphs, checked against an eager update; the work itself on a CPU."""
         eager = EagerExecutor(launches.algorithm)
-        return GraphedLaunches(launches, executor or eager, eager, cuda_graph if self.cuda else uncaptured)
+        kinds = cycle or launches.algorithm.cycle
+        return GraphedLaunches(launches, executor or eager, eager, kinds, cuda_graph if self.cuda else uncaptured)
 
     def _rows(self, count: int) -> DeviceReplay:
         """Random transitions, in shared memory and on the device."""
@@ -284,7 +287,7 @@ def rate(
 ) -> None:
     """Updates/s and frames/s of graphs of `most` updates."""
     graphs, most = bench.graphs(launches, executor), launches.most
-    per_second = most / bench.seconds(lambda: graphs.run(0, most))
+    per_second = most / bench.seconds(lambda: graphs.run((WHOLE,) * most))
     if int(launches.inputs.failed):
         raise ValueError("an update was not finite")
     found = {"updates_s": round(per_second, 1), "frames_s": round(per_second * batch)}
@@ -301,14 +304,15 @@ class Halves:
 
     def __init__(self, bench: Bench, precision: str, batch: int) -> None:
         self.algorithm = bench.algorithm(precision)
-        self.sides = [bench.launches(self.algorithm, batch, 8, side.cycle) for side in self.algorithm.sides]
-        self.graphs = [bench.graphs(side) for side in self.sides]
+        self.kinds = [side.cycle * 8 for side in self.algorithm.sides]
+        self.sides = [bench.launches(self.algorithm, batch, 8) for _ in self.kinds]
+        self.graphs = [bench.graphs(side, cycle=kinds) for side, kinds in zip(self.sides, self.kinds, strict=True)]
         self.streams: list[Any] = [stream(bench.device) for _ in self.sides]
 
     def run(self, index: int) -> None:
         """Eight updates of one half."""
         with torch.cuda.stream(self.streams[index]):  # None: no other stream
-            self.graphs[index].run(0, 8)
+            self.graphs[index].run(self.kinds[index])
 
     def both(self) -> None:
         """Eight updates of each, side by side on a card."""
@@ -335,7 +339,7 @@ def split(bench: Bench) -> None:
                 "critics_updates_s": 8 / bench.seconds(partial(halves.run, 0)),
                 "actor_updates_s": 8 / bench.seconds(partial(halves.run, 1)),
                 "side_by_side_updates_s": 8 / bench.seconds(halves.both),
-                "whole_updates_s": 8 / bench.seconds(partial(whole.run, 0, 8)),
+                "whole_updates_s": 8 / bench.seconds(partial(whole.run, (WHOLE,) * 8)),
                 "exchange_us": 1e6 * bench.seconds(halves.exchange),
             }
             bench.put({name: round(value, 1) for name, value in found.items()}, "split", str(batch))

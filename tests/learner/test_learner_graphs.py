@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from test_learner_device_replay import make
-from test_learner_executors import make_sac, make_td3
+from test_learner_executors import make_batch, make_sac, make_td3
 
-from rlz.algorithms.base import OffPolicy
+from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import NonFiniteError
 from rlz.workers.execution import engine as engine_module
 from rlz.workers.execution.batches import Decoder
@@ -18,8 +18,8 @@ from rlz.workers.execution.compiled import Job, layouts
 from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.executors import EagerExecutor
-from rlz.workers.execution.graphs import GraphedLaunches
-from rlz.workers.execution.launches import Inputs, Launches
+from rlz.workers.execution.graphs import GraphedLaunches, orders
+from rlz.workers.execution.launches import FedRows, Inputs, Launches
 
 CPU = torch.device("cpu")
 ROWS, MOST = 16, 4
@@ -55,7 +55,7 @@ def make_launches(algorithm: OffPolicy, device: torch.device = CPU) -> Launches:
         torch.full((), 1e-3, dtype=torch.float64, device=device),
         torch.Generator(device).manual_seed(2),
     )
-    return Launches(algorithm, inputs, rows_on(device), cycle=algorithm.cycle, batch_size=ROWS, most=MOST)
+    return Launches(algorithm, inputs, rows_on(device), batch_size=ROWS, most=MOST)
 
 
 def make_engine(algorithm: OffPolicy, lines: list[str], device: torch.device = CPU, **plan: Any) -> Engine:
@@ -72,6 +72,10 @@ def make_engine(algorithm: OffPolicy, lines: list[str], device: torch.device = C
     )
 
 
+def kinds(algorithm: OffPolicy, done: int, count: int) -> tuple[str, ...]:
+    return tuple(algorithm.cycle[(done + step) % len(algorithm.cycle)] for step in range(count))
+
+
 def plain(work: Work, generator: torch.Generator) -> Work:
     return work
 
@@ -80,10 +84,9 @@ def plain(work: Work, generator: torch.Generator) -> Work:
 def test_a_launch_is_its_updates_one_after_the_other(algorithm: OffPolicy) -> None:
     one, other = make_launches(algorithm), make_launches(algorithm)
     eager = EagerExecutor(algorithm)
-    one.run(eager, 5, MOST)
+    one.run(eager, kinds(algorithm, 5, MOST))
     other.draw(MOST)
-    for index in range(MOST):
-        kind = algorithm.cycle[(5 + index) % len(algorithm.cycle)]
+    for index, kind in enumerate(kinds(algorithm, 5, MOST)):
         inputs = other.inputs
         metrics = eager(
             inputs.state, inputs.failed, other.batch(index), other.noise[index], inputs.learning_rate, kind
@@ -97,12 +100,49 @@ def test_a_launch_is_its_updates_one_after_the_other(algorithm: OffPolicy) -> No
 def test_capturing_leaves_state_and_random_stream_as_they_were(algorithm: OffPolicy) -> None:
     launches, untouched = make_launches(algorithm), make_launches(algorithm)
     eager = EagerExecutor(algorithm)
-    graphs = GraphedLaunches(launches, eager, eager, plain)
+    graphs = GraphedLaunches(launches, eager, eager, algorithm.cycle, plain)
     for done, count in ((0, 4), (4, 1), (5, 1), (6, 4)):
-        graphs.run(done, count)
-        untouched.run(eager, done, count)
+        graphs.run(kinds(algorithm, done, count))
+        untouched.run(eager, kinds(algorithm, done, count))
     assert all(torch.equal(a, b) for a, b in zip(launches.inputs.state, untouched.inputs.state, strict=True))
     assert int(launches.inputs.state.updates) == 10
+
+
+def test_there_are_no_more_graphs_than_orders_of_kinds() -> None:
+    assert orders(("a",), 8) == {("a",) * 8}
+    assert orders(["a"] * 999 + ["b"], 2) == {("a", "a"), ("a", "b"), ("b", "a")}
+    assert orders((None, "b"), 1) == {("b",)}
+
+
+@both
+@pytest.mark.parametrize("weights", [False, True])
+def test_updates_of_batches_from_the_host_are_the_same_in_a_graph(
+    monkeypatch: pytest.MonkeyPatch, algorithm: OffPolicy, weights: bool
+) -> None:
+    monkeypatch.setattr(engine_module, "cuda_graph", plain)
+
+    def batch(step: int) -> Batch:
+        found = make_batch(step)
+        return (
+            found._replace(weight=torch.rand(16, generator=torch.Generator().manual_seed(step))) if weights else found
+        )
+
+    layout, lines = layouts(batch(0).tensors()), []
+    plan = EnginePlan(compile=False, threads=1)
+    settings: dict[str, Any] = {"layout": layout, "device": CPU, "seed": 3, "plan": plan, "log": lines.append}
+    for cycle in (algorithm.cycle, algorithm.sides[1].cycle):
+        eager, graphed = (Engine(algorithm, on(CPU, algorithm), cycle=cycle, **settings) for _ in range(2))
+        graphed._feed(FedRows(layout, CPU), 16)
+        graphed._may_graph = True
+        for step in range(6):
+            want, got = eager.update(batch(step), 1e-3), graphed.update(batch(step), 1e-3)
+            assert torch.equal(want.metrics.nan_to_num(-1), got.metrics.nan_to_num(-1))
+            if want.td_errors is not None:
+                assert torch.equal(want.td_errors, got.td_errors)
+        assert graphed.graphed
+        assert all(torch.equal(a, b) for a, b in zip(eager.settle(), graphed.settle(), strict=True))
+        want_failure, got_failure = (engine.failure(batch(5)) for engine in (eager, graphed))
+        assert all(torch.equal(want_failure[name], got_failure[name]) for name in want_failure)
 
 
 def test_a_graph_that_does_something_else_is_not_used() -> None:
@@ -118,7 +158,7 @@ def test_a_graph_that_does_something_else_is_not_used() -> None:
         return replay
 
     with pytest.raises(ValueError, match="whole update: critic differs by"):
-        GraphedLaunches(launches, EagerExecutor(algorithm), EagerExecutor(algorithm), wrong)
+        GraphedLaunches(launches, EagerExecutor(algorithm), EagerExecutor(algorithm), algorithm.cycle, wrong)
     assert all(torch.equal(a, b) for a, b in zip(launches.inputs.state, before, strict=True))
 
 
@@ -204,14 +244,15 @@ def test_the_rows_of_the_update_that_failed_are_known(monkeypatch: pytest.Monkey
     engine._may_graph = True
     rows = engine._launches
     assert rows is not None
+    assert isinstance(rows.rows, DeviceReplay)
     for _ in range(100):
         engine.launch(4, 1e-3)
-        rows.replay._rows[7].view(torch.float32)[8] = float("inf")  # the reward of one row
+        rows.rows._rows[7].view(torch.float32)[8] = float("inf")  # the reward of one row
         try:
             engine.launch(4, 1e-3)
         except NonFiniteError:
             break
-        rows.replay._rows[7].view(torch.float32)[8] = 0.0
+        rows.rows._rows[7].view(torch.float32)[8] = 0.0
     failure = engine.failure(None)
     assert failure["batch.reward"].isinf().any()
 
@@ -244,3 +285,19 @@ class TestOnCuda:
             assert not torch.equal(a, b)
             assert not torch.equal(x, y)
         assert int(launches.indices.max()) < 60
+
+    def test_updates_of_batches_from_the_host_are_graphs_too(self, algorithm: OffPolicy) -> None:
+        device, lines = torch.device("cuda", 0), []
+        batch = make_batch()._replace(weight=torch.rand(16))
+        batch = Batch(*(tensor.to(device) for tensor in batch.tensors()))
+        settings: dict[str, Any] = {"layout": layouts(batch.tensors()), "device": device, "seed": 3}
+        settings |= {"plan": EnginePlan(compile=False), "log": lines.append}
+        graphed, eager = (Engine(algorithm, on(device, algorithm), **settings) for _ in range(2))
+        eager._may_graph = False
+        for _ in range(4):
+            got, want = graphed.update(batch, 1e-3), eager.update(batch, 1e-3)
+            assert got.td_errors is not None
+            assert want.td_errors is not None
+            torch.testing.assert_close(got.td_errors, want.td_errors, rtol=1e-2, atol=1e-3)
+        assert graphed.graphed, lines
+        assert not eager.graphed

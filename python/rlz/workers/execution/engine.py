@@ -1,8 +1,8 @@
 """The engine of a learner: runs updates with the best executor and number of threads that are at hand.
 
 Training starts at once, eagerly and with one thread; the compiled executor is swapped in at an update boundary when it
-is ready and agrees with the eager one. On CUDA, launches of updates on rows that are drawn there are captured as
-graphs: eager ones at once, compiled ones when they are there. In a fixed plan (serial mode) the executor is chosen
+is ready and agrees with the eager one. On CUDA, updates are launches that are captured as graphs: eager ones at once,
+compiled ones when they are there. In a fixed plan (serial mode) the executor is chosen
 before the first update and there is one thread, so that the same seed gives the same bits.
 """
 
@@ -24,7 +24,7 @@ from rlz.workers.execution.compiled import Compilation, Job, Layout, kinds_of
 from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
 from rlz.workers.execution.graphs import GraphedLaunches, cuda_graph
-from rlz.workers.execution.launches import Inputs, Launches
+from rlz.workers.execution.launches import FedRows, Inputs, Launches, Rows
 from rlz.workers.execution.threads import ThreadTuner, candidates, cores
 
 POLL_S = 0.5
@@ -107,11 +107,11 @@ class Engine:
         self._graphs: GraphedLaunches | None = None
         self._captured: Executor | None = None
         self._may_graph = device.type == "cuda"
+        self._fed: FedRows | None = None
         if replay is not None:
-            inputs = Inputs(state, self._failed, self._learning_rate, self._generator)
-            self._launches = Launches(
-                algorithm, inputs, replay, cycle=algorithm.cycle, batch_size=rows, most=plan.launch
-            )
+            self._launches = self._make_launches(replay, rows, plan.launch)
+        elif self._may_graph:
+            self._feed(FedRows(layout, device), rows)
 
     @property
     def executor(self) -> str:
@@ -160,11 +160,16 @@ class Engine:
         NonFiniteError
             A loss or gradient is not finite; names it. The state is as it was before; `failure` gives the culprits.
         """
+        kind = self._cycle[self._done % len(self._cycle)]
+        if self._fed is not None and kind is not None:
+            self._fed.feed(batch)
+            metrics = self.launch(1, learning_rate)[0]
+            assert self._launches is not None
+            return Updated(metrics, None if batch.weight is None else self._launches.td_errors)
         self._noise.normal_(generator=self._generator)
         self._learning_rate.fill_(learning_rate)
         if self._compilation is not None:
             self._look_at_compilation(lambda: batch)
-        kind = self._cycle[self._done % len(self._cycle)]
         if kind is None:
             self._done += 1
             return Updated(torch.full((len(self._algorithm.metric_names),), math.nan, device=self._noise.device), None)
@@ -176,7 +181,7 @@ class Engine:
         return updated
 
     def launch(self, count: int, learning_rate: float) -> Tensor:
-        """`count` updates (at most the plan's `launch`) on rows drawn on the device; their metrics [count, names].
+        """`count` updates (at most the plan's `launch`) on rows on the device; their metrics [count, names].
 
         Raises as `update`; the updates after the one that failed change nothing.
         """
@@ -189,11 +194,12 @@ class Engine:
         metrics = []
         while count:
             part = count if self._graphs is None or count == launches.most else 1
+            kinds = self._kinds(part)
             begin = time.perf_counter()
             if self._graphs is None:
-                launches.run(self._executor, self._done, part)
+                launches.run(self._executor, kinds)
             else:
-                self._graphs.run(self._done, part)
+                self._graphs.run(kinds)
             metrics.append(launches.metrics[:part].clone())
             self._check()
             self._tune((time.perf_counter() - begin) / part)
@@ -239,6 +245,21 @@ class Engine:
         if line is not None:
             self._log(line)
 
+    def _kinds(self, count: int) -> tuple[str, ...]:
+        """Kinds of the next updates."""
+        cycle = [self._cycle[(self._done + step) % len(self._cycle)] for step in range(count)]
+        return tuple(kind for kind in cycle if kind is not None)
+
+    def _make_launches(self, rows: Rows, batch_size: int, most: int) -> Launches:
+        inputs = Inputs(self._state, self._failed, self._learning_rate, self._generator)
+        return Launches(self._algorithm, inputs, rows, batch_size=batch_size, most=most)
+
+    def _feed(self, rows: FedRows, batch_size: int) -> None:
+        """Make updates of batches from the host launches of one update, so that they can be graphs as well."""
+        self._fed = rows
+        self._launches = self._make_launches(rows, batch_size, 1)
+        self._noise = self._launches.noise[0]
+
     def _drawn(self) -> Batch:
         """A batch of a launch, with its noise, to compare executors with."""
         assert self._launches is not None
@@ -253,7 +274,7 @@ class Engine:
         self._captured = self._executor
         self._graphs = None
         try:
-            self._graphs = GraphedLaunches(launches, self._executor, self._eager, cuda_graph)
+            self._graphs = GraphedLaunches(launches, self._executor, self._eager, self._cycle, cuda_graph)
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             self._log(

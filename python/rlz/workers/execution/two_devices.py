@@ -225,6 +225,8 @@ class TwoDevices:
     def _run_actor(self) -> None:
         try:
             torch.set_num_threads(1)  # a setting of each thread
+            if self._blank.obs.is_cuda:
+                torch.cuda.set_device(self._blank.obs.device)
             while (turn := self._turns.get()) is not None:
                 self._update_actor(turn)
         except BaseException as error:
