@@ -8,6 +8,7 @@ float64; a second process appends to rlz's buffer while it is sampled.
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def fields_of(env: str, dtype: str) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 def filled(fields: list[tuple[str, str, tuple[int, ...]]], rows: int) -> "Replay":
-    """Make a buffer that is full."""
+    """Make a buffer that is full, and whose pages are where they stay."""
     from rlz._native import Replay
 
     replay = Replay.create(fields, buffer_size=rows, lanes=LANES, run_id=1)
@@ -53,7 +54,18 @@ def filled(fields: list[tuple[str, str, tuple[int, ...]]], rows: int) -> "Replay
         for start in range(0, replay.lane_capacity, len(packed)):
             chunk = packed[: min(len(packed), replay.lane_capacity - start)]
             replay.restore_rows(lane, chunk, np.zeros(len(chunk), np.uint64), worker=1)
+    settle(uniform(replay, 256))
     return replay
+
+
+def settle(call: Call, most: float = 30.0) -> None:
+    """Call until its rate stays within a tenth for half a second: a new buffer is still being moved to huge pages."""
+    end = time.monotonic() + most
+    last: deque[float] = deque(maxlen=5)
+    while time.monotonic() < end:
+        last.append(rate(call, 0.1))
+        if len(last) == last.maxlen and min(last) >= 0.9 * max(last):
+            return
 
 
 def uniform(replay: "Replay", batch: int, threads: int = 1) -> Call:

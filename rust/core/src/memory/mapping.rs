@@ -69,18 +69,17 @@ impl Mapping {
         self.advise(Advice::LinuxPopulateWrite)
     }
 
-    /// Begin to move what is allocated to huge pages, where whole ones fit; a thread of low priority does it.
+    /// Begin to move what is allocated to huge pages, where whole ones fit; a thread does it.
     ///
     /// Random rows of a large buffer cost most of their time in looking addresses up: with pages of 4 KiB, several times as
     /// much as with these. Asking for them beforehand has no effect on shared memory unless the administrator allows it
-    /// (`shmem_enabled`), asking for a collapse has (Linux 6.1). It takes some 2 ms for each MiB, which nobody should wait for;
-    /// processes that use the pages meanwhile wait for a page at most.
+    /// (`shmem_enabled`), asking for a collapse has (Linux 6.1). It takes some 2 ms for each MiB, which nobody should wait for.
+    /// Whoever touches the page that is being moved waits for it, so the thread's priority is not lowered: on a busy machine
+    /// they would wait for long.
     pub(super) fn collapse(self: &Arc<Self>) {
         let mapping = Arc::clone(self);
         // Without a thread nothing is lost but speed.
         let _ = std::thread::Builder::new().name("rlz-huge-pages".to_owned()).spawn(move || {
-            // SAFETY: a system call without pointers; 0 means this thread.
-            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
             for page in 0..mapping.len / HUGE_PAGE {
                 if Arc::strong_count(&mapping) == 1 {
                     return; // closed meanwhile
