@@ -8,6 +8,7 @@ A folder holds a policy when it has two files, which every checkpoint and `check
 """
 
 import json
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,11 +203,15 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 def _read_parameters(folder: Path, description: dict[str, Any]) -> NDArray[np.uint8]:
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors.numpy import load
 
     path = folder / _POLICY_TENSORS
     try:
-        tensors = load_file(path)
+        data = path.read_bytes()
+        crc32 = zlib.crc32(data)
+        if description.get("crc32", crc32) != crc32:  # older policies have none
+            raise CheckpointError(f"{path} is damaged: its CRC-32 is {crc32:08x}, expected {description['crc32']:08x}")
+        tensors = load(data)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     packed = []

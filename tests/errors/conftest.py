@@ -49,8 +49,10 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every run the fake learner."""
     from rlz.runtime.graph import MODULES
 
-    module = importlib.import_module("rlz.runtime.train")
-    monkeypatch.setattr(module, "train", partial(module.train, modules={**MODULES, "learner": "fake_learner"}))
+    for name in ("train", "resume"):
+        module = importlib.import_module(f"rlz.runtime.{name}")
+        function = partial(getattr(module, name), modules={**MODULES, "learner": "fake_learner"})
+        monkeypatch.setattr(module, name, function)
     monkeypatch.delenv("RLZ_FAKE_LEARNER", raising=False)
 
 

@@ -138,6 +138,16 @@ def change(path: Path) -> None:
     path.write_bytes(data)
 
 
+def change_last(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0x01
+    path.write_bytes(data)
+
+
+def other(name: str, value: Any) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+
 def garble(path: Path) -> None:
     path.write_bytes(b'{"format": 1, "env_steps": tr')
 
@@ -150,15 +160,26 @@ def empty(path: Path) -> None:
     ("name", "damage", "words"),
     [
         ("learner.safetensors", cut_short, "learner.safetensors has "),
-        ("learner.safetensors", change, "cannot be read"),
+        ("learner.safetensors", change, "learner.safetensors is damaged: its CRC-32 is "),
+        ("learner.safetensors", change_last, "learner.safetensors is damaged: its CRC-32 is "),
+        ("policy.safetensors", change_last, "policy.safetensors is damaged: its CRC-32 is "),
+        ("policy.json", change, "policy.json is damaged: its CRC-32 is "),
         ("learner.safetensors", Path.unlink, "cannot be read"),
         ("state.json", garble, "state.json is broken"),
         ("state.json", empty, "state.json is broken"),
         ("state.json", Path.unlink, "is no checkpoint"),
         ("state.json", lambda path: path.write_text("[]"), "checkpoint format list; this rlz reads format 2"),
         ("state.json", lambda path: path.write_text('{"format": 9}'), "checkpoint format 9; this rlz reads format 2"),
-        ("state.json", lambda path: path.write_text('{"format": 2}'), "is broken: KeyError"),
-        ("policy.safetensors", Path.unlink, "lacks policy.safetensors"),
+        ("state.json", lambda path: path.write_text('{"format": 2}'), "is broken: created: Field required"),
+        ("state.json", other("workers", [1]), "state.json is broken: workers: "),
+        ("state.json", other("workers", {"sampler-0": {}}), "state.json is broken: workers.sampler-0.policy: "),
+        ("state.json", other("rng", {}), "state.json is broken: rng.replay: Field required"),
+        ("state.json", other("rng", {"replay": "xx", "learner": "00"}), "state.json is broken: rng.replay: "),
+        ("state.json", other("env_steps", "12"), "state.json is broken: env_steps: "),
+        ("state.json", other("counters", {"version": None}), "state.json is broken: counters.version: "),
+        ("state.json", other("replay", {"lanes": 3}), "state.json is broken: replay."),
+        ("state.json", other("files", []), "state.json is broken: files: "),
+        ("policy.safetensors", Path.unlink, "policy.safetensors cannot be read"),
     ],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
@@ -205,8 +226,9 @@ def test_rows_of_the_right_size_that_are_garbage_are_named(trained: Path, tmp_pa
 @pytest.mark.parametrize(
     ("name", "damage", "words"),
     [
-        ("policy.safetensors", cut_short, "policy.safetensors cannot be read"),
-        ("policy.safetensors", empty, "policy.safetensors cannot be read"),
+        ("policy.safetensors", cut_short, "policy.safetensors is damaged"),
+        ("policy.safetensors", empty, "policy.safetensors is damaged"),
+        ("policy.safetensors", change_last, "policy.safetensors is damaged"),
         ("policy.safetensors", Path.unlink, "policy.safetensors cannot be read"),
         ("policy.json", garble, "policy.json cannot be read"),
         ("policy.json", Path.unlink, "has no checkpoint"),
@@ -221,6 +243,52 @@ def test_a_damaged_policy_is_named(
     assert result.status == 1
     assert words in result.err
     assert "Traceback" not in result.err
+
+
+def test_checkpoints_without_checksums_still_load(rlz: Rlz, trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    newest = step_folders(run / "checkpoints")[-1]
+    for name, key in (("state.json", "files"), ("policy.json", "crc32")):
+        value = json.loads((newest / name).read_text())
+        del value[key]
+        (newest / name).write_text(json.dumps(value))
+    assert load_checkpoint(newest).env_steps == 120
+    assert rlz("eval", "run", "--episodes", "1").status == 0
+
+
+def everything_in(run: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_damaged_rows_are_left_for_an_older_checkpoint_loudly(
+    rlz: Rlz, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlz.runtime.replay_files.FEW_ROWS", 1)  # so that older checkpoints have files of their own
+    options = [*serial("Pendulum-v1", "--checkpoint-every", "0.01", "-n", "100", "--no-compile")]
+    assert rlz(*options).status == 0
+    run = tmp_path / "runs" / "run"
+    *_, older, newest = (load_checkpoint(path) for path in step_folders(run / "checkpoints"))
+    assert newest.replay is not None
+    assert older.replay is not None
+    change_last(run / max(newest.replay.paths() - older.replay.paths()))
+    result = rlz("train", "--resume", str(run), "-n", "101")
+    assert result.status == 0, result.err
+    assert "NOT USED, because it is damaged: the replay buffer of " in result.out
+    assert f"resumed from {older.path.name}" in result.out
+    assert newest_checkpoint(run).env_steps == 101
+    assert len(list((run / "checkpoints").glob(f"broken-{newest.path.name}-*"))) == 1
+
+
+def test_a_resume_that_fails_changes_nothing(rlz: Rlz, trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    for rows in (run / "replay").rglob("rows-*"):
+        change_last(rows)
+    before = everything_in(run)
+    result = rlz("train", "--resume", "run", "-n", "500")
+    assert result.status == 1
+    assert "has no checkpoint that can be read" in result.err
+    assert "cannot be restored" in result.err
+    assert everything_in(run) == before
 
 
 @pytest.mark.parametrize("field", ["actor", "env_spec", "env", "version"])

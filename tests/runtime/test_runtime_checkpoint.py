@@ -38,7 +38,9 @@ class Trained:
 
     def save(self, state: dict[str, Any] | None = None) -> Path | None:
         policy = np.zeros(self.run.streams.parameters.nbytes, np.uint8)
-        return self.checkpointer.save(state or STATE, policy, {"count": 3}, {"learner": "ff"}, {"note": 1})
+        return self.checkpointer.save(
+            state or STATE, policy, {"count": 3}, {"replay": "00", "learner": "ff"}, {"note": 1}
+        )
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_everything_comes_back(trained: Trained, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(tmp_path / "checkpoints" / "latest")
     assert (checkpoint.env_steps, checkpoint.updates) == (30, 0)
     assert checkpoint.counters == {"count": 3}
-    assert checkpoint.rng == {"learner": "ff"}
+    assert checkpoint.rng == {"replay": "00", "learner": "ff"}
     assert checkpoint.extra == {"note": 1}
     assert checkpoint.learner.keys() == STATE.keys()
     for name, tensor in STATE.items():

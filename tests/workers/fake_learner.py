@@ -83,7 +83,7 @@ class Learner:
             return
         state = {"weights": self.parameters.view(np.float32), "optimiser.step": np.array(self.count)}
         counters = {"count": self.count, "version": self.streams.parameters.version()}
-        if self.checkpointer.save(state, self.parameters, counters, {"learner": "00"}) is not None:
+        if self.checkpointer.save(state, self.parameters, counters, {"replay": "00", "learner": "00"}) is not None:
             self.stats.add(Stat.CHECKPOINTS, 1)
 
     def close(self) -> None:

@@ -109,6 +109,9 @@ def _report(error: Exception) -> int:
 
             _say(explain(error))
         return error.exit_code
+    if isinstance(error, OSError) and error.filename is not None:
+        _say(f"{error.filename}: {error.strerror}")
+        return 1
     _say(
         f"{type(error).__name__}: {error}\nThis is a bug in rlz, or in code that it was given. "
         "Set RLZ_TRACEBACK=1 to see where it arose."

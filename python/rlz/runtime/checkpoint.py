@@ -2,7 +2,7 @@
 
 `<run>/checkpoints/step-<env steps>/` holds
 
-- `state.json`: format, counters, states of the random streams, which rows of the replay buffer belong to it;
+- `state.json`: counters, random streams, rows that belong to it, checksums of the other files (`checkpoint_state.py`);
 - `learner.safetensors`: networks, optimisers and whatever else the learner calls its state;
 - `priorities.safetensors`: priorities of the rows, where they are drawn by priority (`priorities.py`);
 - `policy.safetensors` and `policy.json`: the actor, as `rlz.load` reads it.
@@ -11,11 +11,10 @@
 is ever pickled. A folder gets its name only after every file in it is on the disk and every number in it is finite.
 """
 
-import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.errors import CheckpointError, TransportError
+from rlz.runtime.checkpoint_state import FORMAT, STATE, Checksum, State, read_state
 from rlz.runtime.files import new_folder, point_to, write_file
-from rlz.runtime.policy_files import TENSORS, PolicyFiles, check_finite
+from rlz.runtime.policy_files import DESCRIPTION, TENSORS, PolicyFiles, check_finite
 from rlz.runtime.replay_files import ReplaySaver, SavedReplay, remove_unused
 from rlz.workers.base import notice
 
@@ -35,11 +35,9 @@ if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
 
-FORMAT = 2
 KEEP = 3
 """Newest checkpoints that are kept (and the best policy, always)."""
 
-STATE = "state.json"
 LEARNER = "learner.safetensors"
 PRIORITIES = "priorities.safetensors"
 LATEST = "latest"
@@ -87,7 +85,7 @@ class Checkpoint:
     env_steps: int
     updates: int
     counters: dict[str, Any]
-    rng: dict[str, str]
+    rng: Mapping[str, str]
     extra: dict[str, Any]
     workers: dict[str, Any]
     learner: dict[str, NDArray[Any]]
@@ -167,7 +165,7 @@ class Checkpointer:
         learner_state : tensors (numpy arrays or CPU torch tensors) by name.
         policy : the packed actor, as published.
         counters : the learner's counters, JSON values.
-        rng : states of random streams, as hexadecimal text.
+        rng : states of the random streams "replay" and "learner", as hexadecimal text.
         extra : further JSON values.
         cut : the moment (see `cut`) that the rest belongs to, when it has passed; None: now.
         priorities : of the replay buffer's rows, where they are drawn by priority.
@@ -237,18 +235,16 @@ class Checkpointer:
         from safetensors.numpy import save
 
         saved = self._replay.save(committed) if self._replay is not None else None
-        state["replay"] = None if saved is None else saved.to_json()
+        state["replay"] = saved
         path = self._folder / _free_name(self._folder, state["env_steps"])
         with new_folder(path) as temporary:
-            data = save(tensors)
-            state["learner_bytes"] = len(data)
-            write_file(temporary / LEARNER, data)
+            write_file(temporary / LEARNER, save(tensors))
             if priorities is not None and saved is not None:
-                data = save(dict(priorities))
-                state["priorities_bytes"] = len(data)
-                write_file(temporary / PRIORITIES, data)
+                write_file(temporary / PRIORITIES, save(dict(priorities)))
             files.write(temporary)
-            write_file(temporary / STATE, (json.dumps(state, indent=1) + "\n").encode())
+            sums = {file.name: Checksum.of(file.read_bytes()) for file in sorted(temporary.iterdir())}
+            checked = State.model_validate({**state, "files": sums})
+            write_file(temporary / STATE, (checked.model_dump_json(indent=1) + "\n").encode())
         point_to(self._folder / LATEST, path.name)
         self._remove_old()
         return path
@@ -260,11 +256,11 @@ class Checkpointer:
         needed = []
         for path in kept[-KEEP:]:
             try:
-                saved = _read_state(path)["replay"]
+                saved = read_state(path).replay
             except CheckpointError:
                 continue
             if saved is not None:
-                needed.append(SavedReplay.from_json(saved))
+                needed.append(saved)
         remove_unused(self._run_dir, needed)
 
 
@@ -305,72 +301,67 @@ def load_checkpoint(path: Path) -> Checkpoint:
     from safetensors.numpy import load
 
     path = path.resolve()
-    state = _read_state(path)
+    state = read_state(path)
+    data = {name: state.read(path / name) for name in sorted({LEARNER, TENSORS, DESCRIPTION, *state.files})}
     try:
-        learner = load(_read_whole(path / LEARNER, state["learner_bytes"]))
-        priorities = None
-        if "priorities_bytes" in state:
-            priorities = load(_read_whole(path / PRIORITIES, state["priorities_bytes"]))
-        saved = None if state["replay"] is None else SavedReplay.from_json(state["replay"])
-        checkpoint = Checkpoint(
-            path=path,
-            env_steps=int(state["env_steps"]),
-            updates=int(state["updates"]),
-            counters=state["counters"],
-            rng=state["rng"],
-            extra=state["extra"],
-            workers=state["workers"],
-            learner=learner,
-            replay=saved,
-            priorities=priorities,
-        )
-        if not (path / TENSORS).is_file():
-            raise CheckpointError(f"{path} lacks {TENSORS}")
-        for file in [file for files in saved.lanes for file in files] if saved is not None else []:
-            size = (checkpoint.run_dir / file.path).stat().st_size
-            if size != file.nbytes:
-                raise CheckpointError(f"{checkpoint.run_dir / file.path} has {size} bytes, expected {file.nbytes}")
-    except (OSError, SafetensorError) as error:
+        learner = load(data[LEARNER])
+        priorities = load(data[PRIORITIES]) if PRIORITIES in data else None
+    except SafetensorError as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {path} is broken: {type(error).__name__}: {error}") from error
+    checkpoint = Checkpoint(
+        path=path,
+        env_steps=state.env_steps,
+        updates=state.updates,
+        counters=state.counters,
+        rng=state.rng.model_dump(),
+        extra=state.extra,
+        workers={name: worker.model_dump() for name, worker in state.workers.items()},
+        learner=learner,
+        replay=state.replay,
+        priorities=priorities,
+    )
+    for file in state.replay.files() if state.replay is not None else []:
+        rows = checkpoint.run_dir / file.path
+        try:
+            size = rows.stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"{rows} cannot be read: {error.strerror or error}") from error
+        if size != file.nbytes:
+            raise CheckpointError(f"{rows} has {size} bytes, expected {file.nbytes}")
     return checkpoint
 
 
-def _read_whole(path: Path, size: int) -> bytes:
-    data = path.read_bytes()
-    if len(data) != size:
-        raise CheckpointError(f"{path} has {len(data)} bytes, expected {size}")
-    return data
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    try:
-        state = json.loads((path / STATE).read_text())
-    except OSError as error:
-        raise CheckpointError(f"{path} is no checkpoint: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path / STATE} is broken: {error}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise CheckpointError(f"{path} has checkpoint format {found}; this rlz reads format {FORMAT}")
-    return state
-
-
 def newest_checkpoint(run_dir: Path) -> Checkpoint:
-    """Read the newest checkpoint of a run that is whole.
+    """Read the newest checkpoint of a run that is whole, but for the records in its row files.
 
     Raises
     ------
     CheckpointError
         There is none; gives the reason for every broken one.
     """
-    reasons = []
+    return next(checkpoints_newest_first(run_dir, []))
+
+
+def checkpoints_newest_first(run_dir: Path, problems: list[str]) -> Iterator[Checkpoint]:
+    """Read the checkpoints of a run as long as somebody asks for an older one; never ends without an error.
+
+    Parameters
+    ----------
+    run_dir : run folder.
+    problems : gets the reason for every broken one; the caller adds those that it finds itself.
+
+    Raises
+    ------
+    CheckpointError
+        There is none any more; gives all problems.
+    """
     for path in reversed(step_folders(run_dir / "checkpoints")):
         try:
-            return load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
         except CheckpointError as error:
-            reasons.append(str(error))
-    if reasons:
-        raise CheckpointError(f"{run_dir} has no checkpoint that can be read:\n" + "\n".join(reasons))
+            problems.append(str(error))
+        else:
+            yield checkpoint
+    if problems:
+        raise CheckpointError(f"{run_dir} has no checkpoint that can be read:\n" + "\n".join(problems))
     raise CheckpointError(f"{run_dir} has no checkpoint")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import uuid
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,9 +63,10 @@ class PolicyFiles:
         """Write both files into a folder that nobody reads yet."""
         from safetensors.numpy import save
 
-        # Not save_file: it reports a full disk as an error of the format.
-        write_file(folder / TENSORS, save(self.tensors))
-        write_file(folder / DESCRIPTION, (json.dumps(self.description, indent=2) + "\n").encode())
+        data = save(self.tensors)  # not save_file: it reports a full disk as an error of the format
+        write_file(folder / TENSORS, data)
+        description = {**self.description, "crc32": zlib.crc32(data)}
+        write_file(folder / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
 
 
 def check_finite(tensors: dict[str, NDArray[Any]], what: str) -> None:

@@ -51,23 +51,13 @@ class SavedReplay:
     committed: list[int]
     lanes: list[list[RowFile]]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {
-            "buffer_size": self.buffer_size,
-            "committed": self.committed,
-            "lanes": [[vars(file) for file in files] for files in self.lanes],
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "SavedReplay":
-        """Read it back."""
-        lanes = [[RowFile(**file) for file in files] for files in value["lanes"]]
-        return SavedReplay(value["buffer_size"], value["committed"], lanes)
-
     def paths(self) -> set[str]:
         """Files that belong to it, relative to the run folder."""
-        return {file.path for files in self.lanes for file in files}
+        return {file.path for file in self.files()}
+
+    def files(self) -> "list[RowFile]":
+        """Return its files, lane after lane."""
+        return [file for files in self.lanes for file in files]
 
 
 class ReplaySaver:

@@ -2,23 +2,25 @@
 
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import CheckpointError, ConfigError
 from rlz.hardware.device import check_device
-from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint, step_folders
+from rlz.runtime.checkpoint import Checkpoint, checkpoints_newest_first, step_folders
 from rlz.runtime.files import remove_temporary, replace_file
 from rlz.runtime.graph import MODULES
 from rlz.runtime.memory import check_memory
 from rlz.runtime.policy_files import read_description
-from rlz.runtime.run_directory import RunDirectory, open_run_directory
-from rlz.runtime.salvage import with_salvaged_rows
-from rlz.runtime.train import Launch, launch, private_files
+from rlz.runtime.run_directory import RunDirectory, named_problems, open_run_directory
+from rlz.runtime.salvage import SALVAGE, with_salvaged_rows
+from rlz.runtime.train import Launch, launch, make_streams, private_files
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
+    from rlz.transport import Streams
 
 FIXED = (
     *("algo", "env", "env_kwargs", "wrapper", "obs_dtype", "seed", "gamma", "replay_ratio", "learning_starts"),
@@ -48,39 +50,66 @@ def resume(
     Raises
     ------
     CheckpointError
-        No such run, no checkpoint that can be read, the run is running, or its spaces are others now.
+        No such run, no checkpoint that can be read, the run is running, its spaces are others now, or the system
+        refuses something within its folder.
     ConfigError
         An option cannot be changed, or no env steps are left to do.
     """
     from rlz import envs
     from rlz.config import RunConfig
 
-    with private_files():
-        run_dir = open_run_directory(Path(run))
-        try:
-            newest = newest_checkpoint(run_dir.path)
-            checkpoint = with_salvaged_rows(newest)
-            before = RunConfig.from_toml(run_dir.config)
-            config = resumed_config(run_dir, overrides or {})
+    with (
+        private_files(),
+        closing(open_run_directory(Path(run))) as run_dir,
+        named_problems(run_dir.path),
+    ):
+        before = RunConfig.from_toml(run_dir.config)
+        config = resumed_config(run_dir, overrides or {})
+        notes: list[str] = []
+        env_spec = envs.inspect_env(config, on_note=notes.append)
+        for device in config.learner_devices():
+            check_device(device)
+        check_memory(config, env_spec)
+        checkpoint, streams = _restore(run_dir, config, env_spec, notes)
+        with closing(streams):
+            # Nothing in the folder was changed until here, where everything is known to fit.
+            remove_temporary(run_dir.path)
+            _put_aside(checkpoint)
+            run_dir.count_start()
+            replace_file(run_dir.config, config.to_toml().encode())
+            notes += _announcement(config, checkpoint) + changes(before, config)
+            return launch(Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules), streams)
+
+
+def _restore(
+    run_dir: RunDirectory, config: "RunConfig", env_spec: "EnvSpec", notes: list[str]
+) -> "tuple[Checkpoint, Streams]":
+    """Find the newest checkpoint that is whole, rows included, and make streams that hold its rows.
+
+    Raises
+    ------
+    CheckpointError, ConfigError
+        There is none, or it is of another run than the configuration says.
+    """
+    problems: list[str] = []
+    for own in checkpoints_newest_first(run_dir.path, problems):
+        salvaged = with_salvaged_rows(own)
+        for checkpoint in [salvaged, own] if salvaged is not own else [own]:
             _check_precision(config, checkpoint)
+            _check_spaces(checkpoint, env_spec)
             if config.total_timesteps <= checkpoint.env_steps:
                 raise ConfigError(
                     f"{run_dir.path} has done {checkpoint.env_steps:,} of {config.total_timesteps:,} env steps. Give a "
                     f"larger total, such as --total-timesteps {2 * checkpoint.env_steps}"
                 )
-            notes: list[str] = []
-            env_spec = envs.inspect_env(config, on_note=notes.append)
-            _check_spaces(checkpoint, env_spec)
-            for device in config.learner_devices():
-                check_device(device)
-            check_memory(config, env_spec)
-            remove_temporary(run_dir.checkpoints)
-            _put_aside(newest)
-            replace_file(run_dir.config, config.to_toml().encode())
-            notes += _announcement(config, checkpoint) + changes(before, config)
-            return launch(Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules))
-        finally:
-            run_dir.close()
+            try:
+                streams = make_streams(config, env_spec, checkpoint)
+            except CheckpointError as error:
+                problems.append(str(error))
+            else:
+                notes += [f"NOT USED, because it is damaged: {problem}" for problem in problems]
+                return checkpoint, streams
+    raise AssertionError("unreachable: no checkpoint is an error")
 
 
 def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunConfig":
@@ -130,9 +159,12 @@ def _check_spaces(checkpoint: Checkpoint, env_spec: "EnvSpec") -> None:
 
 
 def _put_aside(checkpoint: Checkpoint) -> None:
-    """Rename later checkpoints, which cannot be read: they would count as the newest ones."""
+    """Rename what is later than the checkpoint, and damaged: it would count as the newest."""
     folders = step_folders(checkpoint.path.parent)
-    for path in folders[folders.index(checkpoint.path) + 1 :]:
+    later = folders[folders.index(checkpoint.path) + 1 :]
+    if with_salvaged_rows(checkpoint) is not checkpoint:  # they were offered, and not taken
+        later.append(checkpoint.run_dir / SALVAGE)
+    for path in later:
         path.rename(path.with_name(f"broken-{path.name}-{uuid.uuid4().hex[:6]}"))
 
 

@@ -1,11 +1,13 @@
 """What the controller saves when the learner has died: the rows of the replay buffer, which outlive it in memory."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict
+
 from rlz.runtime.checkpoint import Checkpoint
+from rlz.runtime.checkpoint_state import Count
 from rlz.runtime.files import replace_file
 from rlz.runtime.replay_files import ReplaySaver, SavedReplay
 
@@ -13,6 +15,15 @@ if TYPE_CHECKING:
     from rlz.transport import Streams
 
 SALVAGE = "salvage.json"
+
+
+class Salvage(BaseModel):
+    """Contents of `salvage.json`: rows, and the env steps that they stand for."""
+
+    model_config = ConfigDict(strict=True)
+
+    env_steps: Count
+    replay: SavedReplay
 
 
 def save_replay(run_dir: Path, streams: "Streams") -> int:
@@ -25,9 +36,9 @@ def save_replay(run_dir: Path, streams: "Streams") -> int:
     """
     committed = streams.replay.committed()
     saved = ReplaySaver(run_dir, streams.replay).save(committed)
-    value = {"env_steps": streams.limiter.env_steps, "replay": saved.to_json()}
-    replace_file(run_dir / SALVAGE, (json.dumps(value, indent=1) + "\n").encode())
-    return sum(file.last - file.first + 1 for files in saved.lanes for file in files)
+    salvage = Salvage(env_steps=streams.limiter.env_steps, replay=saved)
+    replace_file(run_dir / SALVAGE, (salvage.model_dump_json(indent=1) + "\n").encode())
+    return sum(file.last - file.first + 1 for file in saved.files())
 
 
 def with_salvaged_rows(checkpoint: Checkpoint) -> Checkpoint:
@@ -36,12 +47,10 @@ def with_salvaged_rows(checkpoint: Checkpoint) -> Checkpoint:
     The learner then makes the updates that it owes for them before the samplers go on: the replay ratio stays exact.
     """
     try:
-        value = json.loads((checkpoint.run_dir / SALVAGE).read_text())
-        saved = SavedReplay.from_json(value["replay"])
-        env_steps = int(value["env_steps"])
-        whole = all((checkpoint.run_dir / path).stat().st_size for path in saved.paths())
-    except (OSError, ValueError, KeyError, TypeError):
+        salvage = Salvage.model_validate_json((checkpoint.run_dir / SALVAGE).read_bytes())
+        whole = all((checkpoint.run_dir / file.path).stat().st_size == file.nbytes for file in salvage.replay.files())
+    except (OSError, ValueError):
         return checkpoint
-    if not whole or env_steps <= checkpoint.env_steps:
+    if not whole or salvage.env_steps <= checkpoint.env_steps:
         return checkpoint
-    return replace(checkpoint, env_steps=env_steps, replay=saved, workers={})
+    return replace(checkpoint, env_steps=salvage.env_steps, replay=salvage.replay, workers={})

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rlz._native import RUNNING
+from rlz.errors import CheckpointError
 from rlz.runtime.checkpoint import load_checkpoint, save_states
 from rlz.runtime.controller import Outcome, RunTracker
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
@@ -94,9 +95,7 @@ class SerialRun:
         # The samplers first: the learner begins with a checkpoint, and their states belong to it.
         self._start({name: workers[name] for name in samplers})
         if self._resume is not None:
-            for name, state in load_checkpoint(self._resume).workers.items():
-                self._current = name
-                cast("Sampler", workers[name]).restore(state)
+            self._restore(self._resume, workers)
         save_states({name: cast("Sampler", workers[name]).state for name in samplers})
         self._start({name: worker for name, worker in workers.items() if name not in samplers})
         while samplers:
@@ -122,6 +121,15 @@ class SerialRun:
         for name, worker in workers.items():
             self._current = name
             worker.start()
+
+    def _restore(self, path: Path, workers: Mapping[str, Worker]) -> None:
+        for name, state in load_checkpoint(path).workers.items():
+            self._current = name
+            try:
+                cast("Sampler", workers[name]).restore(state)
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+                problem = f"{type(error).__name__}: {error}"
+                raise CheckpointError(f"the state of {name} in {path} cannot be restored: {problem}") from error
 
     def _learn(self, learner: Worker) -> None:
         """Do every update that the env steps so far allow."""

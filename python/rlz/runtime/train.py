@@ -5,14 +5,14 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlz.errors import CheckpointError
 from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.memory import check_memory
-from rlz.runtime.run_directory import RunDirectory, create_run_directory
+from rlz.runtime.run_directory import RunDirectory, create_run_directory, named_problems
 from rlz.runtime.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str
     ------
     EnvError, ConfigError, DeviceError, SharedMemoryError
         Before any worker has been started.
+    CheckpointError
+        The system refuses something within the run folder.
     """
     from rlz import envs
     from rlz.hardware.device import check_device
@@ -55,12 +57,14 @@ def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str
     notes: list[str] = []
     env_spec = envs.inspect_env(config, on_note=notes.append)
     check_memory(config, env_spec)
-    with private_files():
+    with private_files(), closing(make_streams(config, env_spec)) as streams:
         run_dir = create_run_directory(config)
-        try:
-            return launch(Launch(config, env_spec, run_dir, notes, quiet=quiet, modules=modules))
-        finally:
-            run_dir.close()
+        with closing(run_dir), named_problems(run_dir.path):
+            try:
+                return launch(Launch(config, env_spec, run_dir, notes, quiet=quiet, modules=modules), streams)
+            except BaseException:
+                run_dir.discard()
+                raise
 
 
 @contextmanager
@@ -94,14 +98,21 @@ class Launch:
     modules: Mapping[str, str] = field(default_factory=lambda: MODULES)
 
 
-def launch(job: Launch) -> int:
-    """Allocate the streams, run, and return the exit status."""
+def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint | None" = None) -> "Streams":
+    """Allocate the streams of a run, and fill the replay buffer from the checkpoint that it goes on from.
+
+    Raises
+    ------
+    SharedMemoryError
+        There is not enough of it.
+    CheckpointError
+        The rows of the checkpoint cannot be restored.
+    """
     from rlz.transport import Streams
 
-    config, resume = job.config, job.resume
     streams = Streams.create(
         config,
-        job.env_spec,
+        env_spec,
         slots=stats_slots(config),
         run_id=secrets.randbits(63),
         env_steps=0 if resume is None else resume.env_steps,
@@ -109,13 +120,19 @@ def launch(job: Launch) -> int:
         # The learner begins by publishing the checkpoint's actor once more, under the number that it had.
         version=0 if resume is None else max(0, resume.version - 1),
     )
-    try:
-        if resume is not None:
+    if resume is not None:
+        try:
             open_episodes = config.mode == "serial" and bool(resume.workers)
             resume.restore_replay(streams.replay, worker=CONTROLLER_ID, open_episodes=open_episodes)
-        outcome, status = _serial(job, streams) if config.mode == "serial" else _processes(job, streams)
-    finally:
-        streams.close()
+        except BaseException:
+            streams.close()
+            raise
+    return streams
+
+
+def launch(job: Launch, streams: "Streams") -> int:
+    """Run, and return the exit status."""
+    outcome, status = _serial(job, streams) if job.config.mode == "serial" else _processes(job, streams)
     if outcome.error:
         print(f"error: {outcome.error}\nlogs: {job.run_dir.logs}", file=sys.stderr, flush=True)
     return status

@@ -104,7 +104,7 @@ class Learner:
         self._mirror = self._make_mirror(decoder)
         self._engine = self._make_engine(layouts(decoder(blank, weight).tensors()))
         if saved is not None:
-            self._batches.restore_sampler(bytes.fromhex(saved.rng["replay"]))
+            self._restore_draws(saved)
             self._restore_priorities(saved)
             self._engine.noise_state = bytes.fromhex(saved.rng["learner"])
         self._publisher = streams.parameters.publisher(worker=spec.worker_id)
@@ -401,6 +401,12 @@ class Learner:
         return replay.prioritized_sampler(
             seed=seed, alpha=config.priority_alpha, beta=config.priority_beta, epsilon=config.priority_epsilon
         )
+
+    def _restore_draws(self, saved: Checkpoint) -> None:
+        try:
+            self._batches.restore_sampler(bytes.fromhex(saved.rng["replay"]))
+        except ValueError as error:
+            raise CheckpointError(f"checkpoint {saved.path} is broken: random stream of the draws: {error}") from error
 
     def _restore_priorities(self, saved: Checkpoint) -> None:
         if not isinstance(self._rows, PrioritizedSampler):
