@@ -208,11 +208,14 @@ def _read_parameters(folder: Path, description: dict[str, Any]) -> NDArray[np.ui
     path = folder / _POLICY_TENSORS
     try:
         data = path.read_bytes()
-        crc32 = zlib.crc32(data)
-        if description.get("crc32", crc32) != crc32:  # older policies have none
-            raise CheckpointError(f"{path} is damaged: its CRC-32 is {crc32:08x}, expected {description['crc32']:08x}")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    crc32 = zlib.crc32(data)
+    if description.get("crc32", crc32) != crc32:  # older policies have none
+        raise CheckpointError(f"{path} is damaged: its CRC-32 is {crc32}, expected {description['crc32']}")
+    try:
         tensors = load(data)
-    except (OSError, SafetensorError) as error:
+    except SafetensorError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     packed = []
     for name, _, shape in actor_manifest(description["actor"]):

@@ -16,15 +16,15 @@ use rlz_core::WorkerId;
 use rlz_core::memory::words;
 use rlz_core::policy::Rng;
 use rlz_core::queue::{Options, Queue};
-use rlz_core::replay::{Priorities, PrioritizedBatch, Replay};
+use rlz_core::replay::{PREFETCH, Priorities, PrioritizedBatch, Replay};
 use rlz_core::schema::{Dtype, Field};
 use rlz_core::sync::{AtomicU64, Ordering, spin_loop};
 
 const ROWS: usize = 1_000_000;
 const ROW_WORDS: usize = 32;
 const LANES: usize = 4;
-/// Rows asked for ahead, as the sampler does.
-const AHEAD: usize = 8;
+/// Time for a new buffer to move to huge pages.
+const SETTLING: Duration = Duration::from_secs(2);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -65,6 +65,7 @@ fn replay(length: Duration) -> Found {
     for i in 0..LANES * replay.lane_capacity() {
         writer.append_packed(i % LANES, &[i as u64; ROW_WORDS], 0, 0).unwrap();
     }
+    std::thread::sleep(SETTLING);
     let mut rng = Rng::new([1, 2, 3, 4]);
     let ring = replay.ring().unwrap();
     let slots = (LANES * replay.lane_capacity()) as u64;
@@ -79,7 +80,7 @@ fn replay(length: Duration) -> Found {
                 *pick = usize::try_from(rng.below(slots)).unwrap();
             }
             for (i, row) in rows.chunks_exact_mut(ROW_WORDS).enumerate() {
-                ring.prefetch(picks[(i + AHEAD).min(size - 1)]);
+                ring.prefetch(picks[(i + PREFETCH).min(size - 1)]);
                 read(picks[i], row);
             }
         };

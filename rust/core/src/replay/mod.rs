@@ -25,7 +25,7 @@ use crate::schema::{Field, Schema};
 pub use nstep::{FoldedFields, NStep, NStepWriter};
 pub use prioritized::{LaneWeights, Priorities, PrioritizedBatch, PrioritizedSampler};
 pub use ring::{FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, Meta, Ring};
-pub use sampler::{Batch, Sampler};
+pub use sampler::{Batch, PREFETCH, Sampler};
 pub use sum_tree::SumTree;
 pub use tail::Tail;
 pub use writer::Writer;

@@ -6,7 +6,7 @@ use crate::replay::window::{History, Span};
 use crate::replay::{Replay, Ring, margin};
 
 /// Rows requested ahead of the one that is copied.
-const PREFETCH: usize = 24;
+pub const PREFETCH: usize = 24;
 
 /// Bytes of rows that a thread gets at least: less is copied sooner than a thread has started.
 const LEAST_PART: usize = 1 << 19;
