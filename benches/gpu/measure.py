@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from rlz.algorithms.base import WHOLE, Batch
 from rlz.algorithms.registry import DETERMINISTIC
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
+from rlz.bench.train import read_lines, stop
 from rlz.networks import mlp
 from rlz.workers.execution.batches import Decoder
 from rlz.workers.execution.compiled import Compilation, Job, layouts
@@ -368,13 +368,7 @@ def runs(bench: Bench, env: str, limit: float) -> None:
                 try:
                     lines = followed(Path(folder) / "run" / "metrics.jsonl", process, bench, seconds)
                 finally:
-                    if process.poll() is None:
-                        process.send_signal(signal.SIGINT)
-                    try:
-                        process.wait(60)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
-                        process.wait()
+                    stop(process)
             if len(lines) < 2:
                 raise RuntimeError(log.read_text()[-400:])
             first, last = lines[0], lines[-1]
@@ -397,9 +391,7 @@ def followed(metrics: Path, process: subprocess.Popen[bytes], bench: Bench, seco
     lines: list[dict[str, Any]] = []
     while process.poll() is None and time.monotonic() - begin < 120 + seconds and bench.left > 0:
         time.sleep(0.25)
-        if metrics.is_file():
-            whole = [line for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            lines = [line for line in map(json.loads, whole) if line["updates"] > 0]
+        lines = [line for line in read_lines(metrics) if line["updates"] > 0]
         if lines and start is None:
             start = lines[0]["wall_s"] + (0.0 if bench.quick else START_S)
         if start is not None and lines[-1]["wall_s"] > start + seconds:

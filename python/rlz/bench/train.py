@@ -122,7 +122,7 @@ def measure_rlz(settings: TrainSettings, options: Sequence[str] = ()) -> Outcome
                     process, run_dir / "metrics.jsonl", log_path, settings.seconds, "--no-compile" not in options
                 )
             finally:
-                _stop(process)
+                stop(process)
         seconds = end["wall_s"] - begin["wall_s"]
         steps, updates = end["env_steps"] - begin["env_steps"], end["updates"] - begin["updates"]
         facts = {
@@ -195,7 +195,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a run as Ctrl-C does, or by force when it does not end."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:

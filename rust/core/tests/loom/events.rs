@@ -10,16 +10,26 @@ use rlz_core::wait::EventCount;
 
 use crate::model::{check, check_kills, fails, id, unnoticed, zeros};
 
+/// Words of an event count, and what is waited for.
+type Words = Arc<(Vec<AtomicU64>, AtomicU64)>;
+
+fn fresh() -> Words {
+    Arc::new((zeros(EventCount::WORDS), AtomicU64::new(0)))
+}
+
+/// A wait of `worker` for a value.
+fn wait(words: &Words, worker: u64, value: u64) -> impl FnOnce() + use<> {
+    let words = Arc::clone(words);
+    move || {
+        let ready = || Ok((words.1.load(Ordering::Relaxed) >= value).then_some(()));
+        EventCount::new(&words.0).wait(id(worker), None, &mut || true, ready).unwrap().unwrap();
+    }
+}
+
 /// A waiter and a notifier that may be killed before its wake, which the reaper then makes up for.
 fn wake(point: u32) -> bool {
-    let words = Arc::new((zeros(EventCount::WORDS), AtomicU64::new(0)));
-    let waiter = thread::spawn({
-        let words = Arc::clone(&words);
-        move || {
-            let ready = || Ok((words.1.load(Ordering::Relaxed) == 1).then_some(()));
-            EventCount::new(&words.0).wait(id(1), None, &mut || true, ready).unwrap().unwrap();
-        }
-    });
+    let words = fresh();
+    let waiter = thread::spawn(wait(&words, 1, 1));
     let notifier = thread::spawn({
         let words = Arc::clone(&words);
         move || {
@@ -75,14 +85,8 @@ fn every_fence_of_the_event_count_is_needed() {
 #[test]
 fn looking_before_storing_loses_wakes() {
     assert!(fails(2, || {
-        let words = Arc::new((zeros(EventCount::WORDS), AtomicU64::new(0)));
-        let waiter = thread::spawn({
-            let words = Arc::clone(&words);
-            move || {
-                let ready = || Ok((words.1.load(Ordering::Relaxed) == 1).then_some(()));
-                EventCount::new(&words.0).wait(id(1), None, &mut || true, ready).unwrap().unwrap();
-            }
-        });
+        let words = fresh();
+        let waiter = thread::spawn(wait(&words, 1, 1));
         EventCount::new(&words.0).notify();
         words.1.store(1, Ordering::Relaxed);
         waiter.join().unwrap();
@@ -92,19 +96,12 @@ fn looking_before_storing_loses_wakes() {
 /// Two waiters, one of which is killed after it announced itself, and a notifier; then the reaper, and a successor with
 /// the id of the dead.
 fn wait_and_die(point: u32) -> bool {
-    let words = Arc::new((zeros(EventCount::WORDS), AtomicU64::new(0)));
+    let words = fresh();
     let bits = |words: &[AtomicU64]| words[2].load(Ordering::Relaxed);
-    let wait = |worker, value| {
-        let words = Arc::clone(&words);
-        move || {
-            let ready = || Ok((words.1.load(Ordering::Relaxed) >= value).then_some(()));
-            EventCount::new(&words.0).wait(id(worker), None, &mut || true, ready).unwrap().unwrap();
-        }
-    };
     let dying = thread::spawn({
-        let (words, wait, successor) = (Arc::clone(&words), wait(1, 1), wait(1, 2));
+        let (words, first, successor) = (Arc::clone(&words), wait(&words, 1, 1), wait(&words, 1, 2));
         move || {
-            let killed = kill::run(point, wait).is_err();
+            let killed = kill::run(point, first).is_err();
             assert_eq!(bits(&words.0) & 2 != 0, killed, "its bit is left to the reaper");
             if killed {
                 EventCount::new(&words.0).reap(id(1));
@@ -113,7 +110,7 @@ fn wait_and_die(point: u32) -> bool {
             killed
         }
     });
-    let other = thread::spawn(wait(2, 1));
+    let other = thread::spawn(wait(&words, 2, 1));
     for value in 1..=2 {
         words.1.store(value, Ordering::Relaxed);
         EventCount::new(&words.0).notify(); // comes to an end, whatever bits are left
