@@ -1,11 +1,14 @@
-"""SAC updates per second: executors, threads, spin counts, alone and beside a busy process.
+"""SAC updates per second: executors, threads, spin counts, alone and beside a busy process, and their limit.
 
     python benches/learner_update.py                                  # eager and compiled, 1 thread and all cores
     python benches/learner_update.py --spin default 1000 10000 --busy 0 1
-    python benches/learner_update.py --sb3 path/to/python             # Stable-Baselines3's own update beside it
+    python benches/learner_update.py --executors gemm compiled --batch 256 1024 8192   # beside the products alone
+    python benches/learner_update.py --sb3 path/to/python --sbx path/to/python         # beside others' own updates
 
 Every row is measured in its own process, rows are interleaved over the rounds, medians are printed. An update here is
-everything the learner does for one: decode a packed batch, noise, update, check of the flag (SB3: `SAC.train`).
+everything the learner does for one: decode a packed batch, noise, update, check of the flag (SB3, SBX: `SAC.train`).
+`gemm` is the limit: the matrix products of one update and nothing else, each in the faster of two forms (one batched
+product for both critics, or one product each), with results written to memory that is there.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -44,6 +48,31 @@ model.train(10, batch)
 count, begin = 0, time.perf_counter()
 while time.perf_counter() - begin < seconds:
     model.train(5, batch); count += 5
+print(json.dumps(count / (time.perf_counter() - begin)))
+"""
+
+
+SBX = """
+import sys, time, json, numpy as np, gymnasium as gym
+from sbx import SAC
+from stable_baselines3.common.logger import configure
+batch, seconds = int(sys.argv[2]), float(sys.argv[3])
+class Env(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (27,), np.float64)
+    action_space = gym.spaces.Box(-1, 1, (8,), np.float32)
+    def reset(self, **k): return np.zeros(27), {}
+    def step(self, a): return np.zeros(27), 0.0, False, False, {}
+model = SAC("MlpPolicy", Env(), buffer_size=100_000, batch_size=batch)
+model.set_logger(configure(None, []))
+b = model.replay_buffer
+rng = np.random.default_rng(0)
+b.observations[:] = rng.standard_normal(b.observations.shape); b.next_observations[:] = b.observations[::-1]
+b.actions[:] = np.tanh(rng.standard_normal(b.actions.shape)); b.rewards[:] = rng.standard_normal(b.rewards.shape)
+b.full = True
+model.train(1, batch); model.train(1, batch)
+count, begin = 0, time.perf_counter()
+while time.perf_counter() - begin < seconds:
+    model.train(1, batch); count += 1
 print(json.dumps(count / (time.perf_counter() - begin)))
 """
 
@@ -101,16 +130,84 @@ def measure(row: Row, seconds: float) -> float:
     return count / (time.perf_counter() - begin)
 
 
-def in_process(row: Row, seconds: float, sb3: str | None) -> float:
+def products(batch: int) -> list[tuple[int, tuple[int, int, int], str]]:
+    """Matrix products of one update of SAC: how many alike, (rows, inner, columns), which operand is transposed."""
+    critics, width = 2, HIDDEN[0]
+    actor = [(OBS, width), (width, width), (width, 2 * ACTION)]
+    critic = [(OBS + ACTION, width), (width, width), (width, 1)]
+
+    def forward(layers: list[tuple[int, int]], count: int) -> list[tuple[int, tuple[int, int, int], str]]:
+        return [(count, (batch, i, o), "") for i, o in layers]
+
+    def weights(layers: list[tuple[int, int]], count: int) -> list[tuple[int, tuple[int, int, int], str]]:
+        return [(count, (i, batch, o), "left") for i, o in layers]
+
+    def inputs(layers: list[tuple[int, int]], count: int) -> list[tuple[int, tuple[int, int, int], str]]:
+        return [(count, (batch, o, i), "right") for i, o in layers]
+
+    target = forward(actor, 1) + forward(critic, critics)
+    critic_loss = forward(critic, critics) + weights(critic, critics) + inputs(critic[1:], critics)
+    actor_loss = forward(actor, 1) + forward(critic, critics) + inputs(critic, critics)
+    return target + critic_loss + actor_loss + weights(actor, 1) + inputs(actor[1:], 1)
+
+
+def limit(row: Row, seconds: float) -> float:
+    """Updates per second if an update were its matrix products alone."""
+    import torch
+
+    torch.set_num_threads(row.threads)
+    torch.set_flush_denormal(True)
+
+    def operands(count: int, shape: tuple[int, int, int], transposed: str) -> tuple[torch.Tensor, ...]:
+        m, k, n = shape
+        left = torch.randn(count, k, m).mT if transposed == "left" else torch.randn(count, m, k)
+        right = torch.randn(count, n, k).mT if transposed == "right" else torch.randn(count, k, n)
+        return left, right, torch.empty(count, m, n)
+
+    def rate(run: Callable[[], None], seconds: float) -> float:
+        run()
+        count, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < seconds:
+            run()
+            count += 1
+        return count / (time.perf_counter() - begin)
+
+    def together(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
+        def run() -> None:
+            torch.bmm(left, right, out=out)
+
+        return run
+
+    def apart(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
+        pairs = [*zip(left, right, out, strict=True)]
+
+        def run() -> None:
+            for a, b, c in pairs:
+                torch.mm(a, b, out=c)
+
+        return run
+
+    todo = [operands(*product) for product in products(row.batch)]
+    share = seconds / 4 / len(todo)
+    best = [max((together(*o), apart(*o)), key=lambda run: rate(run, share)) for o in todo]
+
+    def update() -> None:
+        for run in best:
+            run()
+
+    return rate(update, seconds / 2)
+
+
+def in_process(row: Row, seconds: float, peers: dict[str, str]) -> float:
     """Measure a row in a process of its own, beside busy ones."""
     environment = dict(os.environ)
     environment.pop("GOMP_SPINCOUNT", None)
     if row.spin != "default":
         environment["GOMP_SPINCOUNT"] = row.spin
     command = [sys.executable, __file__, "--row", json.dumps(asdict(row)), "--seconds", str(seconds)]
-    if row.executor == "sb3":
-        assert sb3 is not None
-        command = [sb3, "-c", SB3, str(row.threads), str(row.batch), str(seconds)]
+    if row.executor in peers:
+        program = {"sb3": SB3, "sbx": SBX}[row.executor]
+        command = [peers[row.executor], "-c", program, str(row.threads), str(row.batch), str(seconds)]
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(row.busy)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -124,7 +221,7 @@ def in_process(row: Row, seconds: float, sb3: str | None) -> float:
 def main() -> None:
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--executors", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
+    parser.add_argument("--executors", nargs="+", default=["eager", "compiled"], choices=["gemm", "eager", "compiled"])
     parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, cores}))
     parser.add_argument("--spin", nargs="+", default=["10000"], help="GOMP_SPINCOUNT values, or default")
     parser.add_argument("--busy", nargs="+", type=int, default=[0], help="busy processes beside it")
@@ -132,24 +229,27 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sb3", help="Python interpreter with stable-baselines3")
+    parser.add_argument("--sbx", help="Python interpreter with sbx-rl; it has all cores whatever --threads says")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row is not None:
-        print(json.dumps(measure(Row(**json.loads(options.row)), options.seconds)))
+        row = Row(**json.loads(options.row))
+        print(json.dumps((limit if row.executor == "gemm" else measure)(row, options.seconds)))
         return
-    executors = [*options.executors, *(["sb3"] if options.sb3 else [])]
+    peers = {name: python for name in ("sb3", "sbx") if (python := getattr(options, name))}
+    executors = [*options.executors, *peers]
     rows = [
         Row(executor, threads, spin, busy, batch)
         for busy in options.busy
         for batch in options.batch
         for executor in executors
-        for threads in options.threads
+        for threads in (options.threads if executor != "sbx" else [cores])
         for spin in (options.spin if threads > 1 else options.spin[:1])
     ]
     rates: dict[Row, list[float]] = {row: [] for row in rows}
     for _ in range(options.rounds):
         for row in rows:
-            rates[row].append(in_process(row, options.seconds, options.sb3))
+            rates[row].append(in_process(row, options.seconds, peers))
     print(f"{platform.processor() or platform.machine()}, {cores} cores, load {os.getloadavg()[0]:.1f}")
     print("executor  threads  spin     busy  batch  updates/s (median; all rounds)")
     for row, values in rates.items():

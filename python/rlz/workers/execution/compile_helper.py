@@ -11,6 +11,7 @@ import pickle
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,17 +77,38 @@ def compile_update(job: Job, library: Path) -> None:
 
     inputs = (*state, failed, *batch, noise, learning_rate)
     from torch._inductor.package.package import package_aoti
-    from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
 
     files: dict[str, Any] = {}
-    with torch.no_grad():
-        for kind in job.kinds:
-            program = torch.export.export(make_fx(partial(flat, kind=kind))(*inputs), inputs, strict=False)
-            files[kind] = torch._inductor.aot_compile(program.module(), inputs, options=OPTIONS)
+    for kind in job.kinds:
+        files[kind] = _library(partial(flat, kind=kind), inputs, device)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:
         made = Path(scratch) / "update.pt2"
         package_aoti(str(made), files)
         made.replace(library)
+
+
+def _library(update: Callable[..., Any], inputs: tuple[Tensor, ...], device: torch.device) -> Any:
+    """Machine code of an update."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
+
+    def code(*, rewritten: bool) -> Any:
+        with torch.no_grad():
+            traced = make_fx(update)(*inputs)
+            if rewritten:
+                onednn.rewrite(traced)
+            program = torch.export.export(traced, inputs, strict=False)
+            return torch._inductor.aot_compile(program.module(), inputs, options=OPTIONS)
+
+    if device.type == "cpu":
+        try:
+            from rlz.workers.execution import onednn
+
+            if onednn.faster():
+                return code(rewritten=True)
+        except Exception as error:  # another version of torch, whose compiler is not the same inside
+            print(f"no products by oneDNN: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+    return code(rewritten=False)
 
 
 def _random(layout: Layout, device: torch.device) -> Tensor:

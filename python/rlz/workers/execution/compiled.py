@@ -102,7 +102,9 @@ def _processor() -> str:
 def _sources(algorithm: OffPolicy) -> list[Path]:
     folders = [Path(package.__path__[0]) for package in (rlz.algorithms, rlz.networks)]
     files = {path for folder in folders for path in folder.glob("*.py")}
-    files |= {Path(__file__), Path(__file__).with_name("executors.py"), Path(__file__).with_name("compile_helper.py")}
+    files |= {
+        Path(__file__).with_name(name) for name in ("compiled.py", "executors.py", "compile_helper.py", "onednn.py")
+    }
     own = getattr(sys.modules.get(type(algorithm).__module__), "__file__", None)
     return sorted(files | ({Path(own)} if own else set()))
 
