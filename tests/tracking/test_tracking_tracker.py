@@ -41,6 +41,25 @@ def scalars_of(tmp_path):
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}, events
 
 
+def test_ticks_and_log_lines_intern_nothing(tmp_path, monkeypatch):
+    # The table of interned strings takes a place for each that comes, and grows in steps of a MiB.
+    streams = FakeStreams()
+    run = make(tmp_path, streams)
+    start = time.monotonic()
+    run.tick(start + 6)  # TensorBoard is imported
+    interned = []
+    monkeypatch.setattr(sys, "intern", lambda text: interned.append(text) or text)
+    for second in range(7, 20):
+        streams.step(100, 25)
+        streams.stats.push(2, -900.0, 200.0)
+        streams.stats.rings[1].append(list(EVALUATION))
+        run.tick(start + second)
+    monkeypatch.undo()
+    run.close()
+    assert interned == []
+    assert len(lines(tmp_path)) == 3
+
+
 def test_a_run_from_start_to_summary(tmp_path):
     streams = FakeStreams()
     run = make(tmp_path, streams)
