@@ -1,8 +1,10 @@
 """Runs with real worker processes and a fake learner: supervision, stopping, and what is left behind."""
 
+import gc
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from training import Training, wait_for
 
 from rlz.config import RunConfig
 from rlz.errors import EnvError, NotServedError, SharedMemoryError
+from rlz.runtime import controller
 from rlz.runtime.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
 from rlz.runtime.live import Live
@@ -251,3 +254,21 @@ def test_no_descriptor_is_left_in_a_process_that_trains_twice(tmp_path: Path) ->
         assert train(small(tmp_path, name=name), quiet=True, modules=modules) == 0
         counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
     assert counts[0] == counts[1]
+
+
+class Cycle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_is_collected_while_a_run_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "COLLECT_S", 0.0)
+    gc.disable()  # the interpreter's own collections, at numbers of objects
+    try:
+        left = weakref.ref(Cycle())
+        assert train(small(tmp_path), quiet=True, modules={**MODULES, "learner": "fake_learner"}) == 0
+        assert left() is None
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ something to say, or the tracker is due.
 """
 
 import contextlib
+import gc
 import os
 import select
 import sys
@@ -53,6 +54,11 @@ CHECKPOINT_GRACE_S = 60.0
 
 LEFTOVER_GRACE_S = 10.0
 """Time for samplers to end after the learner has done its last update."""
+
+
+COLLECT_S = 60.0
+"""Time between full garbage collections. Left alone, so quiet a process has none for hours, and only they empty the
+interpreter's pools of freed tuples."""
 
 
 class RunTracker(Protocol):
@@ -128,6 +134,7 @@ class Controller:
         self._stopping_at: float | None = None
         self._learner_done_at: float | None = None
         self._said_waiting = False
+        self._collected_at = time.monotonic()
         self._killed: dict[str, str] = {}
         self.learner_died = False
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -174,6 +181,7 @@ class Controller:
                     self._stop(now)
                 self._enforce(now, tracker)
                 tracker.tick(now)
+                self._collect_garbage(now)
         finally:
             self._poll.unregister(signals.fd)
             self._close_door()
@@ -351,6 +359,11 @@ class Controller:
             if slot.node.role in roles and slot.process is not None:
                 self._killed.setdefault(slot.node.name, reason)
                 slot.process.kill()
+
+    def _collect_garbage(self, now: float) -> None:
+        if now - self._collected_at >= COLLECT_S:
+            self._collected_at = now
+            gc.collect()
 
     def _read_notices(self, tracker: RunTracker) -> None:
         with contextlib.suppress(BlockingIOError):
