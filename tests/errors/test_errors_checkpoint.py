@@ -260,34 +260,55 @@ def everything_in(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-def test_damaged_rows_are_left_for_an_older_checkpoint_loudly(
-    rlz: Rlz, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rows_that_are_damaged_or_gone_are_named_with_every_way_out(
+    rlz: Rlz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlz.runtime.replay_files.FEW_ROWS", 1)  # so that older checkpoints have files of their own
-    options = [*serial("Pendulum-v1", "--checkpoint-every", "0.01", "-n", "100", "--no-compile")]
-    assert rlz(*options).status == 0
+    assert rlz(*serial("Pendulum-v1", "--checkpoint-every", "0.01", "-n", "100", "--no-compile")).status == 0
     run = tmp_path / "runs" / "run"
+    whole = shutil.copytree(run, tmp_path / "whole", symlinks=True)
     *_, older, newest = (load_checkpoint(path) for path in step_folders(run / "checkpoints"))
     assert newest.replay is not None
     assert older.replay is not None
     change_last(run / max(newest.replay.paths() - older.replay.paths()))
+    before = everything_in(run)
     result = rlz("train", "--resume", str(run), "-n", "101")
+    assert result.status == 1
+    assert f"the replay buffer of {newest.path} cannot be restored: " in result.err
+    assert f"move every checkpoint that is newer than {older.path.name}, which is whole, out of " in result.err
+    assert "Traceback" not in result.err
+    assert everything_in(run) == before
+
+    shutil.rmtree(run / "replay")
+    result = rlz("train", "--resume", str(run), "-n", "101")
+    assert result.status == 1
+    assert "No such file or directory" in result.err
+    assert "--no-save-replay" in result.err
+    assert f"put what is missing or damaged in {run / 'replay'} back" in result.err
+    assert "newer than" not in result.err, "no other checkpoint has rows"
+    assert {name: data for name, data in before.items() if not name.startswith("replay")} == everything_in(run)
+
+    # The three ways out.
+    shutil.copytree(whole / "replay", run / "replay")
+    assert rlz("train", "--resume", str(run), "-n", "101").status == 0
+    shutil.rmtree(run / "replay")
+    result = rlz("train", "--resume", str(run), "-n", "150", "--no-save-replay")
     assert result.status == 0, result.err
-    assert "NOT USED, because it is damaged: the replay buffer of " in result.out
-    assert f"resumed from {older.path.name}" in result.out
-    assert newest_checkpoint(run).env_steps == 101
-    assert len(list((run / "checkpoints").glob(f"broken-{newest.path.name}-*"))) == 1
+    assert "NOT RESTORED: the replay buffer of " in result.out
+    assert newest_checkpoint(run).env_steps == 150
+    shutil.rmtree(whole / "checkpoints" / newest.path.name)
+    assert rlz("train", "--resume", str(whole), "-n", "101").status == 0
+    assert not list(tmp_path.rglob("broken-*")), "every checkpoint was whole"
 
 
 def test_a_resume_that_fails_changes_nothing(rlz: Rlz, trained: Path, tmp_path: Path) -> None:
     run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
-    for rows in (run / "replay").rglob("rows-*"):
-        change_last(rows)
+    for folder in step_folders(run / "checkpoints"):
+        change_last(folder / "learner.safetensors")
     before = everything_in(run)
     result = rlz("train", "--resume", "run", "-n", "500")
     assert result.status == 1
     assert "has no checkpoint that can be read" in result.err
-    assert "cannot be restored" in result.err
     assert everything_in(run) == before
 
 

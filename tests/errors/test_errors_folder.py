@@ -51,13 +51,11 @@ def resume(rlz: Rlz) -> str:
     return " ".join(result.err.split())
 
 
-@pytest.mark.parametrize("name", ["logs", "replay"])
-def test_folders_that_are_gone(rlz: Rlz, run: Path, name: str) -> None:
-    shutil.rmtree(run / name)
+def test_logs_that_are_gone(rlz: Rlz, run: Path) -> None:
+    shutil.rmtree(run / "logs")
     result = rlz("train", "--resume", "runs/run", "-n", "70")
     assert result.status == 0, result.err
-    assert (run / name).is_dir()
-    assert ("NOT USED, because it is damaged" in result.out) == (name == "replay"), "the first one needs no rows"
+    assert (run / "logs").is_dir()
 
 
 @pytest.mark.parametrize(

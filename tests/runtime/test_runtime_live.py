@@ -65,7 +65,7 @@ def test_it_shows_board_counts_and_workers_and_changes_nothing(run: Run, tmp_pat
 
 def test_a_reading_from_outside_loses_no_row(run: Run, tmp_path: Path) -> None:
     with served(run, tmp_path), Live(tmp_path) as seen:
-        reader = Reader(seen, seen.workers, seen.first_rows)
+        reader = Reader(seen, seen.workers)
         writer = run.replay.writer([0], worker=3)
         for _ in range(3):
             run.limiter.acquire_steps([0], np.zeros(1, np.int64), worker=3, timeout=0)

@@ -10,9 +10,11 @@ import pytest
 from rlz.config import RunConfig
 from rlz.errors import CheckpointError, ConfigError
 from rlz.runtime.checkpoint import load_checkpoint, newest_checkpoint, step_folders
-from rlz.runtime.graph import MODULES
+from rlz.runtime.graph import MODULES, plan
 from rlz.runtime.resume import changes, resume
+from rlz.runtime.runs import read_run
 from rlz.runtime.train import train
+from rlz.transport.stats import Stat
 
 FAKE = {**MODULES, "learner": "fake_learner"}
 
@@ -141,6 +143,92 @@ def test_counters_and_files_go_on(tmp_path: Path) -> None:
     assert (path / "metrics.jsonl").read_text().startswith(before)
     steps = [line.split(",")[0] for line in (path / "evaluations.csv").read_text().splitlines()]
     assert steps == ["env_steps", "100", "200", "300", "330"]
+
+
+def counted(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(newest_checkpoint(path).path.joinpath("state.json").read_text())["totals"]
+    return found
+
+
+def test_what_was_counted_goes_on_from_the_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path, "run", 200, eval_every=40, eval_episodes=1)
+    assert json.loads((path / "summary.json").read_text())["episodes"] == 10
+    best = path / "checkpoints" / "best" / "policy.json"
+    description = json.loads(best.read_text())
+    best.write_text(json.dumps({**description, "env_steps": 160, "evaluation": {"return_mean": 999.0}}))
+    *_, cut, last = step_folders(path / "checkpoints")
+    shutil.rmtree(last)  # so it would have been killed after 200 env steps, its last checkpoint at 60
+    totals = counted(path)
+    assert load_checkpoint(cut).env_steps == 60
+    sampler = totals["workers"]["sampler-0"]
+    assert {name: sampler["counters"][name] for name in ("env_steps", "rows_written", "episodes", "length_sum")} == {
+        "env_steps": 60, "rows_written": 60, "episodes": 3, "length_sum": 60
+    }  # fmt: skip
+    assert [episode[:2] for episode in sampler["episodes"]] == [[210, 20]] * 3
+    assert totals["workers"]["learner"]["counters"]["checkpoints"] == 2, "the one that holds the figure is the second"
+    assert 0 < totals["wall_s"] < 60
+    # As if more had happened until then.
+    sampler["counters"].update(restarts=2, rows_written=57, policy_lag_sum=500, policy_lag_count=100)
+    totals["workers"]["evaluator"]["counters"]["evaluations_skipped"] = 4
+    state = json.loads((cut / "state.json").read_text())
+    (cut / "state.json").write_text(json.dumps({**state, "totals": {**totals, "wall_s": 1000.0}}))
+
+    assert resume(path, {"total_timesteps": 310}, modules=FAKE) == 0
+    line = [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()][-1]
+    summary = json.loads((path / "summary.json").read_text())
+    assert (summary["env_steps"], summary["episodes"], line["rollout/episodes"]) == (310, 15, 15)
+    assert (summary["checkpoints"], line["run/checkpoints"]) == (3, 3)
+    assert (summary["restarts"], line["run/restarts"], line["workers/sampler-0/restarts"]) == (2, 2, 2)
+    assert (summary["rows_lost"], line["replay/rows_lost"], line["replay/rows"]) == (3, 3, 307)
+    assert summary["evaluations_skipped"] == line["run/evaluations_skipped"] == 4
+    assert summary["policy_lag_mean"] > 1, "500 of the first 100 steps"
+    assert 1000 < summary["wall_s"] < 1100
+    assert line["wall_s"] == pytest.approx(summary["wall_s"], abs=0.01)
+    assert summary["env_steps_per_s"] == pytest.approx(310 / summary["wall_s"], rel=0.01)
+    # Evaluations beyond the cut are gone from the file, but the best policy is still the best.
+    rows = [row.split(",") for row in (path / "evaluations.csv").read_text().splitlines()[1:]]
+    assert [int(row[0]) for row in rows] == [51, 80, 120, 160, 200, 240, 280, 310]
+    assert [int(row[-1]) for row in rows] == [1, *[0] * 7], "none is better than the one of 999"
+    assert (summary["evaluations"], summary["best_evaluation_return"], read_run(path).best_return) == (8, 999.0, 999.0)
+    shown = capsys.readouterr().out
+    assert "4 lines of evaluations.csv from beyond the checkpoint: moved to discarded/start-1/evaluations.csv" in shown
+    assert "checkpoints/best is from beyond the checkpoint (return 999.00 at 160 env steps)" in shown
+    # Once more, and what the second start counted goes on as well.
+    assert resume(path, {"total_timesteps": 330}, quiet=True, modules=FAKE) == 0
+    summary = json.loads((path / "summary.json").read_text())
+    assert (summary["episodes"], summary["checkpoints"], summary["restarts"], summary["rows_lost"]) == (16, 4, 2, 3)
+    assert 1000 < summary["wall_s"] < 1100
+
+
+def test_an_evaluation_that_was_cut_off_is_made_when_the_run_goes_on(tmp_path: Path) -> None:
+    path = run(tmp_path, "run", 200, eval_every=100, eval_episodes=1)
+    lines = (path / "evaluations.csv").read_text().splitlines(keepends=True)
+    (path / "evaluations.csv").write_text("".join(lines[:-1]))
+    assert resume(path, {"total_timesteps": 330}, quiet=True, modules=FAKE) == 0
+    steps = [line.split(",")[0] for line in (path / "evaluations.csv").read_text().splitlines()]
+    assert steps == ["env_steps", "100", "201", "300", "330"]
+
+
+def test_what_was_counted_goes_on_with_other_workers(tmp_path: Path) -> None:
+    from rlz import envs
+    from rlz.runtime.train import make_streams
+    from rlz.tracking import WorkerInfo
+    from rlz.tracking.snapshot import Reader
+
+    path = run(tmp_path, "run", 200, samplers=2, num_envs=2)
+    checkpoint = newest_checkpoint(path)
+    totals = counted(path)["workers"]
+    assert [len(totals[name]["episodes"]) for name in ("sampler-0", "sampler-1")] == [5, 5]
+    for samplers, num_envs in ((1, 3), (3, 3)):
+        values = {"total_timesteps": 400, "samplers": samplers, "num_envs": num_envs}
+        config = RunConfig.from_toml(path / "config.toml").model_copy(update=values)
+        streams = make_streams(config, envs.inspect_env(config), checkpoint)
+        infos = [WorkerInfo(node.name, node.role, node.slot, 0, lanes=node.lanes) for node in plan(config)]
+        reading = Reader(streams, infos.copy).read()
+        assert (reading.rows, reading.rows_lost, reading.total(Stat.EPISODES, "sampler")) == (200, 0, 10)
+        assert reading.return_mean == 210
+        assert streams.stats.read()[0][Stat.POLICY_VERSION] == checkpoint.version, "shown before the learner is there"
+        streams.close()
 
 
 def test_workers_of_a_resumed_run_go_on_and_their_number_may_change(tmp_path: Path) -> None:

@@ -140,6 +140,12 @@ def test_the_death_of_the_learner_ends_the_run(
         assert (resumed.env_steps, resumed.updates) == (200, 150)
         assert resumed.replay is not None
         assert sum(resumed.replay.committed) == 200
+        summary = training.summary()
+        assert summary["episodes"] in (9, 10), "those of the rows that outlived it count; one was cut"
+        assert summary["rows_lost"] == 0
+        for name in ("env_steps", "updates", "wall_s"):
+            values = [line[name] for line in training.metrics()]
+            assert values == sorted(values), name
 
 
 def test_nothing_is_promised_where_no_checkpoint_could_be_written(

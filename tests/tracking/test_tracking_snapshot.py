@@ -84,8 +84,11 @@ def test_rates_lag_and_sign_of_life_of_each_worker():
 
 def test_a_step_without_a_row_is_lost_and_a_row_before_its_step_is_not():
     streams = FakeStreams()
-    streams.replay.rows = [50, 50]  # rows of a resumed run do not count
+    # Of a resumed run: 60 steps and as many rows of each lane before, of which 50 are in the buffer again.
+    streams.replay.rows = [50, 50]
     streams.limiter.lanes = [0, 0]
+    streams.stats.values[2:4, Stat.STEPS_OFFSET] = 60
+    streams.stats.values[2:4, Stat.ROWS_OFFSET] = 60 - 50
     infos = [WorkerInfo("sampler-0", "sampler", 2, 0, lanes=(0,)), WorkerInfo("sampler-1", "sampler", 3, 0, lanes=(1,))]
     reader = Reader(streams, lambda: infos)
     streams.limiter.lanes, streams.replay.rows = [50, 50], [101, 100]  # one row is ahead of its step
@@ -95,6 +98,7 @@ def test_a_step_without_a_row_is_lost_and_a_row_before_its_step_is_not():
     reading = reader.read(1.0)
     assert reading.rows_lost == 3
     assert [worker.rows_lost for worker in reading.workers] == [0, 3]
+    assert reading.rows == 60 + 51 + 60 + 57
 
 
 def test_returns_are_means_of_the_last_hundred_episodes():

@@ -25,8 +25,8 @@ def config(**overrides):
     )
 
 
-def make(tmp_path, streams, **overrides):
-    return Tracker(tmp_path, config(**overrides), streams, workers, quiet=True)
+def make(tmp_path, streams, cut=None, **overrides):
+    return Tracker(tmp_path, config(**overrides), streams, workers, cut=cut, quiet=True)
 
 
 def lines(tmp_path):
@@ -112,15 +112,33 @@ def test_a_resumed_run_appends_and_counts_from_where_it_starts(tmp_path):
     run = make(tmp_path, again)
     assert not (tmp_path / "summary.json").exists()
     again.step(500, 500)
+    again.stats.rings[1].append(list(EVALUATION))  # what the evaluator goes on after: it is in the file already
     worse = list(EVALUATION)
-    worse[3] = -300.0
+    worse[0], worse[3] = 8, -300.0
     again.stats.rings[1].append(worse)
     summary = run.finish("completed")
-    assert (summary["env_steps"], summary["updates"]) == (1000, 900)
-    assert summary["updates_per_s"] == pytest.approx(summary["env_steps_per_s"], rel=1e-2)  # 500 of each
+    assert (summary["env_steps"], summary["updates"], summary["evaluations"]) == (1000, 900, 2)
+    assert summary["updates_per_s"] / summary["env_steps_per_s"] == pytest.approx(0.9, rel=1e-2), "over the run"
     assert (summary["last_evaluation_return"], summary["best_evaluation_return"]) == (-300.0, -150.0)
     assert len((tmp_path / "evaluations.csv").read_text().splitlines()) == 3
     assert len(lines(tmp_path)) == 2
+
+
+def test_tensorboard_forgets_what_lies_beyond_the_cut(tmp_path):
+    for cut, steps in ((None, (400, 800)), (500, (500, 900)), (500, (700,))):
+        streams = FakeStreams()
+        run = make(tmp_path, streams, cut=cut)
+        if cut is None:
+            streams.stats.rings[1].append([1, 400, 300, *EVALUATION[3:]])
+            streams.stats.rings[1].append([2, 600, 500, *EVALUATION[3:]])
+        for step in steps:
+            streams.limiter.env_steps = step
+            run.tick(time.monotonic() + step)
+        run.finish("stopped")
+    scalars, _ = scalars_of(tmp_path)
+    steps = [step for step, _ in scalars["rollout/episodes"]]
+    assert sorted(set(steps)) == steps[:2] + steps[3:] == [400, 500, 700], "the last line is logged twice"
+    assert [step for step, _ in scalars["eval/return_mean"]] == [400]
 
 
 def test_an_error_in_a_sink_turns_it_off_and_the_run_goes_on(tmp_path, monkeypatch):
@@ -162,10 +180,13 @@ def test_track_sends_what_is_logged_to_wandb(tmp_path, monkeypatch):
     streams.stats.rings[1].append(list(EVALUATION))
     run.finish("completed")
     assert (made["project"], made["name"], made["config"]["env"]) == ("mine", tmp_path.name, "Pendulum-v1")
+    first, wanted = made["id"], made["resume"]
     evaluation, line, end = sent
     assert (evaluation["eval/return_mean"], evaluation["env_steps"]) == (-150.0, 1000)
     assert (line["env_steps"], line["replay/ratio"]) == (600, 1.0)
     assert end == "end"
+    make(tmp_path, FakeStreams(), track=True).finish("completed")
+    assert (made["id"], wanted) == (first, "allow"), "a resumed run goes on there"
 
 
 def test_not_finite_numbers_are_null_in_json(tmp_path):

@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,8 @@ from rlz.errors import CheckpointError, TransportError
 from rlz.runtime.checkpoint_state import FORMAT, STATE, Checksum, State, read_state
 from rlz.runtime.files import new_folder, point_to, write_file
 from rlz.runtime.policy_files import DESCRIPTION, TENSORS, PolicyFiles, check_finite
-from rlz.runtime.replay_files import ReplaySaver, SavedReplay, remove_unused
+from rlz.runtime.replay_files import ReplaySaver, SavedReplay, check_rows, remove_unused
+from rlz.runtime.totals import Totals
 from rlz.workers.base import notice
 
 if TYPE_CHECKING:
@@ -46,12 +47,13 @@ _CUT_TRIES = 1000
 
 
 class Cut(NamedTuple):
-    """One moment of a run: env steps, updates, rows committed to each lane, states of workers (serial mode)."""
+    """One moment of a run: env steps, updates, rows committed to each lane, states of workers (serial mode), totals."""
 
     env_steps: int
     updates: int
     committed: list[int]
     workers: dict[str, Any]
+    totals: Totals
 
 
 _states: dict[str, Callable[[], Any]] = {}
@@ -79,6 +81,7 @@ class Checkpoint:
     learner : the learner's tensors by name.
     replay : where the rows are; None when they were not saved.
     priorities : of the rows (`rlz.runtime.priorities`); None without.
+    totals : what the run had counted.
     """
 
     path: Path
@@ -91,6 +94,7 @@ class Checkpoint:
     learner: dict[str, NDArray[Any]]
     replay: SavedReplay | None
     priorities: dict[str, NDArray[Any]] | None = None
+    totals: Totals = field(default_factory=Totals)
 
     @property
     def run_dir(self) -> Path:
@@ -124,8 +128,9 @@ class Checkpoint:
             return 0
         files = [self.run_dir / file.path for lane in self.replay.lanes for file in lane]
         try:
+            check_rows(self.run_dir, self.replay)
             return replay.load(files, worker=worker, open_episodes=open_episodes) if files else 0
-        except (OSError, TransportError) as error:
+        except (OSError, TransportError, CheckpointError) as error:
             raise CheckpointError(f"the replay buffer of {self.path} cannot be restored: {error}") from error
 
 
@@ -181,7 +186,7 @@ class Checkpointer:
         """
         tensors = {name: as_array(value) for name, value in learner_state.items()}
         check_finite(tensors, "learner")
-        env_steps, updates, committed, workers = self.cut() if cut is None else cut
+        env_steps, updates, committed, workers, totals = self.cut() if cut is None else cut
         mark = (env_steps, updates, tuple(committed))
         if self._last is not None and self._last[0] == mark and self._last[1].is_dir():
             return self._last[1]
@@ -198,6 +203,7 @@ class Checkpointer:
             "rng": dict(rng),
             "extra": dict(extra or {}),
             "workers": workers,
+            "totals": totals,
         }
         try:
             path = self._write(tensors, files, state, committed, priorities)
@@ -222,7 +228,10 @@ class Checkpointer:
             if limiter.lane_steps() == before:
                 break
         workers = {name: state() for name, state in _states.items()}
-        return Cut(limiter.env_steps, limiter.updates, committed, workers)
+        env_steps, updates = limiter.env_steps, limiter.updates
+        # After the steps: no line of the log that stays at a resume is ahead of these.
+        totals = Totals.of(self._streams, self._config, steps=before, committed=committed, writing=1)
+        return Cut(env_steps, updates, committed, workers, totals)
 
     def _write(
         self,
@@ -290,7 +299,21 @@ def _free_name(folder: Path, env_steps: int) -> str:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint folder (or link) and check that it is whole.
+    """Read a checkpoint folder (or link) and check that it is whole, its rows included (but for their contents).
+
+    Raises
+    ------
+    CheckpointError
+        As in `read_checkpoint`, or a file of rows is missing or has another size.
+    """
+    checkpoint = read_checkpoint(path)
+    if checkpoint.replay is not None:
+        check_rows(checkpoint.run_dir, checkpoint.replay)
+    return checkpoint
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint folder (or link) and check that its own files are whole; the rows lie elsewhere.
 
     Raises
     ------
@@ -308,7 +331,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         priorities = load(data[PRIORITIES]) if PRIORITIES in data else None
     except SafetensorError as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
-    checkpoint = Checkpoint(
+    return Checkpoint(
         path=path,
         env_steps=state.env_steps,
         updates=state.updates,
@@ -319,16 +342,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         learner=learner,
         replay=state.replay,
         priorities=priorities,
+        totals=state.totals,
     )
-    for file in state.replay.files() if state.replay is not None else []:
-        rows = checkpoint.run_dir / file.path
-        try:
-            size = rows.stat().st_size
-        except OSError as error:
-            raise CheckpointError(f"{rows} cannot be read: {error.strerror or error}") from error
-        if size != file.nbytes:
-            raise CheckpointError(f"{rows} has {size} bytes, expected {file.nbytes}")
-    return checkpoint
 
 
 def newest_checkpoint(run_dir: Path) -> Checkpoint:
@@ -339,16 +354,19 @@ def newest_checkpoint(run_dir: Path) -> Checkpoint:
     CheckpointError
         There is none; gives the reason for every broken one.
     """
-    return next(checkpoints_newest_first(run_dir, []))
+    return next(checkpoints_newest_first(run_dir, [], load_checkpoint))
 
 
-def checkpoints_newest_first(run_dir: Path, problems: list[str]) -> Iterator[Checkpoint]:
+def checkpoints_newest_first(
+    run_dir: Path, problems: list[str], load: Callable[[Path], Checkpoint]
+) -> Iterator[Checkpoint]:
     """Read the checkpoints of a run as long as somebody asks for an older one; never ends without an error.
 
     Parameters
     ----------
     run_dir : run folder.
-    problems : gets the reason for every broken one; the caller adds those that it finds itself.
+    problems : gets the reason for every broken one.
+    load : `load_checkpoint` or `read_checkpoint`.
 
     Raises
     ------
@@ -357,7 +375,7 @@ def checkpoints_newest_first(run_dir: Path, problems: list[str]) -> Iterator[Che
     """
     for path in reversed(step_folders(run_dir / "checkpoints")):
         try:
-            checkpoint = load_checkpoint(path)
+            checkpoint = load(path)
         except CheckpointError as error:
             problems.append(str(error))
         else:

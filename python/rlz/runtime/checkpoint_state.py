@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from rlz.errors import CheckpointError
 from rlz.runtime.replay_files import SavedReplay
+from rlz.runtime.totals import Totals
 
 FORMAT = 2
 STATE = "state.json"
@@ -57,6 +58,7 @@ class State(_Strict):
     """Everything in `state.json`.
 
     `files`: checksums of the other files in the folder; empty in checkpoints that are older than checksums.
+    `totals`: what the run has counted up to the cut.
     """
 
     format: int
@@ -69,6 +71,7 @@ class State(_Strict):
     workers: dict[str, SamplerState]
     replay: SavedReplay | None
     files: dict[str, Checksum] = {}
+    totals: Totals = Totals()
 
     def read(self, path: Path) -> bytes:
         """Read a file of the checkpoint and compare it with its checksum, where there is one.

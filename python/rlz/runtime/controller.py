@@ -124,7 +124,8 @@ class Controller:
         self.generation = generation
         self.resume = resume
         self.modules = modules
-        self.slots = [Slot(node) for node in plan(config)]
+        board = streams.stats.read()
+        self.slots = [Slot(node, restarts=int(board[node.slot][Stat.RESTARTS])) for node in plan(config)]
         self._ids = deque(range(FIRST_WORKER_ID, LAST_WORKER_ID + 1))
         self._config_json: dict[str, Any] = config.model_dump(mode="json")
         self._poll = select.poll()

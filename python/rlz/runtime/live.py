@@ -17,7 +17,7 @@ from rlz.errors import NotServedError, TransportError
 from rlz.networks.spec import actor_spec
 from rlz.tracking import WorkerInfo
 from rlz.transport.attaching import Door, Readable, attach
-from rlz.transport.stats import STAT_NAMES
+from rlz.transport.stats import STAT_NAMES, Stat
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -41,7 +41,7 @@ def open_door(
     ----------
     run_dir : run folder; the caller holds its lock.
     config, env_spec : of the run.
-    streams : of the run; rows count from now on, so those of a resumed run are restored before.
+    streams : of the run.
     workers : gives every worker that has been started.
 
     Raises
@@ -52,12 +52,11 @@ def open_door(
     from rlz.policy import describe
 
     policy = describe(config, env_spec, actor_spec(config, env_spec), version=0, env_steps=0)
-    started, first_rows = time.monotonic(), streams.replay.committed()
+    started = float(streams.stats.read()[:, Stat.RUN_BEGAN].max()) or time.monotonic()
 
     def info() -> dict[str, Any]:
         return {
             "started": started,
-            "first_rows": first_rows,
             "rows": streams.replay.committed(),
             "workers": [asdict(worker) for worker in workers()],
             "policy": policy,
@@ -78,7 +77,7 @@ class Live:
     Attributes
     ----------
     pid : the controller.
-    started : `time.monotonic()` of the start of the run's workers.
+    started : `time.monotonic()` when the run would have begun had it never been interrupted.
     stats, limiter, parameters : the run's streams, always current; they can only be read.
     replay : has `committed()`, the rows of each lane; asks the controller.
 
@@ -160,7 +159,6 @@ class Live:
     def _read_info(self) -> None:
         info = self._attached.info
         self.started = float(info["started"])
-        self.first_rows = [int(count) for count in info["first_rows"]]
         self.rows = [int(count) for count in info["rows"]]
         self._workers = [WorkerInfo(**{**worker, "lanes": tuple(worker["lanes"])}) for worker in info["workers"]]
         self._policy: dict[str, Any] = dict(info["policy"])

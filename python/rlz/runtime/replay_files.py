@@ -132,6 +132,24 @@ def remove_unused(run_dir: Path, needed: Iterable[SavedReplay]) -> None:
             shutil.rmtree(generation, ignore_errors=True)
 
 
+def check_rows(run_dir: Path, saved: SavedReplay) -> None:
+    """Check that every file of rows is there and has its size; the records are checked when they are read.
+
+    Raises
+    ------
+    CheckpointError
+        Names the first one that is missing or has another size.
+    """
+    for file in saved.files():
+        path = run_dir / file.path
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        if size != file.nbytes:
+            raise CheckpointError(f"{path} has {size} bytes, expected {file.nbytes}")
+
+
 def open_rows(run_dir: Path, files: Sequence[RowFile]) -> list[NDArray[Any]]:
     """Map row files read-only, as structured arrays; their records are not checked.
 

@@ -1,21 +1,24 @@
 """Going on with a run from its newest checkpoint, in the same run folder."""
 
 import uuid
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import CheckpointError, ConfigError
 from rlz.hardware.device import check_device
-from rlz.runtime.checkpoint import Checkpoint, checkpoints_newest_first, step_folders
+from rlz.runtime.checkpoint import Checkpoint, checkpoints_newest_first, read_checkpoint, step_folders
 from rlz.runtime.files import remove_temporary, replace_file
-from rlz.runtime.graph import MODULES
+from rlz.runtime.graph import MODULES, plan
 from rlz.runtime.memory import check_memory
 from rlz.runtime.policy_files import read_description
+from rlz.runtime.rewind import History, rewind
 from rlz.runtime.run_directory import RunDirectory, named_problems, open_run_directory
 from rlz.runtime.salvage import SALVAGE, with_salvaged_rows
 from rlz.runtime.train import Launch, launch, make_streams, private_files
+from rlz.transport.stats import Stat
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -70,46 +73,90 @@ def resume(
         for device in config.learner_devices():
             check_device(device)
         check_memory(config, env_spec)
-        checkpoint, streams = _restore(run_dir, config, env_spec, notes)
+        own, checkpoint, streams = _restore(run_dir, config, env_spec, notes)
         with closing(streams):
             # Nothing in the folder was changed until here, where everything is known to fit.
             remove_temporary(run_dir.path)
             _put_aside(checkpoint)
             run_dir.count_start()
+            history = rewind(run_dir.path, own.env_steps, own.updates, start=run_dir.starts)
             replace_file(run_dir.config, config.to_toml().encode())
-            notes += _announcement(config, checkpoint) + changes(before, config)
-            return launch(Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules), streams)
+            notes += _announcement(config, checkpoint) + history.notes + _best(own) + changes(before, config)
+            _go_on_after(history, streams, config)
+            # Lines of the same env steps may have been written after the cut.
+            wall_s = max(checkpoint.totals.wall_s, history.wall_s)
+            return launch(
+                Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules, wall_s, own.env_steps), streams
+            )
 
 
 def _restore(
     run_dir: RunDirectory, config: "RunConfig", env_spec: "EnvSpec", notes: list[str]
-) -> "tuple[Checkpoint, Streams]":
-    """Find the newest checkpoint that is whole, rows included, and make streams that hold its rows.
+) -> "tuple[Checkpoint, Checkpoint, Streams]":
+    """Find the newest checkpoint that is whole, and make streams that hold its rows.
+
+    Returns
+    -------
+    The checkpoint as it was written; what the run goes on from, which may have rows and env steps that were saved
+    after it; the streams.
 
     Raises
     ------
     CheckpointError, ConfigError
-        There is none, or it is of another run than the configuration says.
+        There is none, its rows are missing or damaged, or it is of another run than the configuration says.
     """
     problems: list[str] = []
-    for own in checkpoints_newest_first(run_dir.path, problems):
-        salvaged = with_salvaged_rows(own)
-        for checkpoint in [salvaged, own] if salvaged is not own else [own]:
-            _check_precision(config, checkpoint)
-            _check_spaces(checkpoint, env_spec)
-            if config.total_timesteps <= checkpoint.env_steps:
-                raise ConfigError(
-                    f"{run_dir.path} has done {checkpoint.env_steps:,} of {config.total_timesteps:,} env steps. Give a "
-                    f"larger total, such as --total-timesteps {2 * checkpoint.env_steps}"
+    own = next(checkpoints_newest_first(run_dir.path, problems, read_checkpoint))
+    rows_problems: list[str] = []
+    salvaged = with_salvaged_rows(own)
+    for checkpoint in [salvaged, own] if salvaged is not own else [own]:
+        _check_precision(config, checkpoint)
+        _check_spaces(checkpoint, env_spec)
+        if config.total_timesteps <= checkpoint.env_steps:
+            raise ConfigError(
+                f"{run_dir.path} has done {checkpoint.env_steps:,} of {config.total_timesteps:,} env steps. Give a "
+                f"larger total, such as --total-timesteps {2 * checkpoint.env_steps}"
+            )
+        try:
+            streams = make_streams(config, env_spec, checkpoint)
+        except CheckpointError as error:
+            rows_problems.append(str(error))
+        else:
+            notes += [f"NOT USED, because it is damaged: {problem}" for problem in problems + rows_problems]
+            if checkpoint.replay is None:
+                notes.append(
+                    "NOT RESTORED: the replay buffer, which was not saved (--no-save-replay). It fills up again"
                 )
-            try:
-                streams = make_streams(config, env_spec, checkpoint)
-            except CheckpointError as error:
-                problems.append(str(error))
-            else:
-                notes += [f"NOT USED, because it is damaged: {problem}" for problem in problems]
-                return checkpoint, streams
-    raise AssertionError("unreachable: no checkpoint is an error")
+            return own, checkpoint, streams
+    if config.save_replay:
+        raise CheckpointError("\n".join([rows_problems[-1], *_ways_out(config, env_spec, own)]))
+    notes += [f"NOT USED, because it is damaged: {problem}" for problem in problems]
+    notes.append(f"NOT RESTORED: {rows_problems[-1]}. It fills up again")
+    bare = replace(own, replay=None, priorities=None)
+    return own, bare, make_streams(config, env_spec, bare)
+
+
+def _ways_out(config: "RunConfig", env_spec: "EnvSpec", own: Checkpoint) -> Iterator[str]:
+    """Say how to go on from a checkpoint that is whole, but for its rows."""
+    yield f"Nothing was changed, and {own.path.name} itself is whole. To go on:"
+    yield f"- put what is missing or damaged in {own.run_dir / 'replay'} back; or"
+    yield "- add --no-save-replay: networks, optimisers and counters go on with an empty buffer, which fills up again"
+    folders = step_folders(own.path.parent)
+    for path in reversed(folders[: folders.index(own.path)]):
+        with suppress(CheckpointError):
+            older = read_checkpoint(path)
+            if older.env_steps > 0:
+                make_streams(config, env_spec, older).close()
+                yield f"- or move every checkpoint that is newer than {path.name}, which is whole, out of {path.parent}"
+                return
+
+
+def _go_on_after(history: History, streams: "Streams", config: "RunConfig") -> None:
+    """Let the evaluator go on after the newest evaluation, as the successor of a killed one does."""
+    for node in plan(config):
+        if node.role == "evaluator" and history.evaluations:
+            streams.stats.set(node.slot, Stat.EVALUATIONS, float(len(history.evaluations)))
+            streams.stats.push_event(node.slot, history.evaluations[-1].event())
 
 
 def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunConfig":
@@ -168,11 +215,18 @@ def _put_aside(checkpoint: Checkpoint) -> None:
         path.rename(path.with_name(f"broken-{path.name}-{uuid.uuid4().hex[:6]}"))
 
 
+def _best(own: Checkpoint) -> list[str]:
+    """Say so when the best policy is of env steps that the run goes back behind; its score is true all the same."""
+    best = read_description(own.path.parent / "best")
+    if best is None or best["env_steps"] <= own.env_steps:
+        return []
+    score = f"return {best['evaluation']['return_mean']:,.2f} at {best['env_steps']:,} env steps"
+    return [f"checkpoints/best is from beyond the checkpoint ({score}). It stays until a better one is found"]
+
+
 def _announcement(config: "RunConfig", checkpoint: Checkpoint) -> list[str]:
     notes = [f"resumed from {checkpoint.path.name}: {checkpoint.env_steps:,} env steps, {checkpoint.updates:,} updates"]
     states = [state for worker in checkpoint.workers.values() for state in worker["environments"]]
     if config.mode != "serial" or not states or None in states:
         notes.append("not restored: the environments' states. Episodes that were open count as truncated")
-    if checkpoint.replay is None:
-        notes.append("NOT RESTORED: the replay buffer, which was not saved (--no-save-replay). It fills up again")
     return notes

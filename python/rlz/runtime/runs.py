@@ -71,6 +71,7 @@ def _read_run(path: Path) -> RunInfo:
         summary = json.loads(summary_path.read_text(encoding="utf-8"))
     line = summary or last_line(path / "metrics.jsonl")
     returns = _evaluation_returns(path / "evaluations.csv")
+    best = best_return(path)
     status = "running" if running else str(summary.get("status", "died"))
     rate = line.get("env_steps_per_s", line.get("time/env_steps_per_s"))
     return RunInfo(
@@ -86,7 +87,7 @@ def _read_run(path: Path) -> RunInfo:
         env_steps_per_s=rate,
         wall_s=line.get("wall_s"),
         last_return=returns[-1] if returns else None,
-        best_return=max(returns) if returns else None,
+        best_return=max([*returns, *([] if best is None else [best])], default=None),
     )
 
 
@@ -115,6 +116,15 @@ def _evaluation_returns(path: Path) -> list[float]:
             return [float(row["return_mean"]) for row in csv.DictReader(file)]
     except FileNotFoundError:
         return []
+
+
+def best_return(path: Path) -> float | None:
+    """Mean return of the policy in `checkpoints/best`; None when there is none that can be read."""
+    try:
+        description = json.loads((path / "checkpoints" / "best" / "policy.json").read_text(encoding="utf-8"))
+        return float(description["evaluation"]["return_mean"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def hold_lock(path: Path) -> IO[bytes]:

@@ -10,23 +10,26 @@ from rlz.runtime.checkpoint import Checkpoint
 from rlz.runtime.checkpoint_state import Count
 from rlz.runtime.files import replace_file
 from rlz.runtime.replay_files import ReplaySaver, SavedReplay
+from rlz.runtime.totals import Totals
 
 if TYPE_CHECKING:
+    from rlz.config import RunConfig
     from rlz.transport import Streams
 
 SALVAGE = "salvage.json"
 
 
 class Salvage(BaseModel):
-    """Contents of `salvage.json`: rows, and the env steps that they stand for."""
+    """Contents of `salvage.json`: rows, the env steps that they stand for, and what was counted until then."""
 
     model_config = ConfigDict(strict=True)
 
     env_steps: Count
     replay: SavedReplay
+    totals: Totals = Totals()
 
 
-def save_replay(run_dir: Path, streams: "Streams") -> int:
+def save_replay(run_dir: Path, streams: "Streams", config: "RunConfig") -> int:
     """Save the rows of a run whose workers are gone; returns how many.
 
     Raises
@@ -36,7 +39,8 @@ def save_replay(run_dir: Path, streams: "Streams") -> int:
     """
     committed = streams.replay.committed()
     saved = ReplaySaver(run_dir, streams.replay).save(committed)
-    salvage = Salvage(env_steps=streams.limiter.env_steps, replay=saved)
+    totals = Totals.of(streams, config, steps=streams.limiter.lane_steps(), committed=committed)
+    salvage = Salvage(env_steps=streams.limiter.env_steps, replay=saved, totals=totals)
     replace_file(run_dir / SALVAGE, (salvage.model_dump_json(indent=1) + "\n").encode())
     return sum(file.last - file.first + 1 for file in saved.files())
 
@@ -53,4 +57,6 @@ def with_salvaged_rows(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     if not whole or salvage.env_steps <= checkpoint.env_steps:
         return checkpoint
-    return replace(checkpoint, env_steps=salvage.env_steps, replay=salvage.replay, workers={})
+    # What learner and evaluator did since is lost, and so are their counts of it.
+    totals = Totals(wall_s=salvage.totals.wall_s, workers={**checkpoint.totals.workers, **salvage.totals.samplers()})
+    return replace(checkpoint, env_steps=salvage.env_steps, replay=salvage.replay, workers={}, totals=totals)

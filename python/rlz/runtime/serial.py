@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, cast
 
 from rlz._native import RUNNING
 from rlz.errors import CheckpointError
-from rlz.runtime.checkpoint import load_checkpoint, save_states
+from rlz.runtime.checkpoint import read_checkpoint, save_states
 from rlz.runtime.controller import Outcome, RunTracker
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.live import open_door
 from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
 from rlz.tracking import WorkerInfo
+from rlz.transport.stats import Stat
 from rlz.workers.base import Report, Worker, WorkerSpec, notices_to, role_class
 
 if TYPE_CHECKING:
@@ -58,13 +59,18 @@ class SerialRun:
         self._resume = resume
         self._modules = modules
         self._nodes = plan(config)
+        # None is restarted here; a run that goes on may have been asynchronous before.
+        self._restarts = [int(row[Stat.RESTARTS]) for row in streams.stats.read()]
         self._current = "serial"
         self._finished: set[str] = set()
         self._door: Door | None = None
 
     def workers(self) -> list[WorkerInfo]:
         """Every worker; all of them are this process."""
-        return [WorkerInfo(node.name, node.role, node.slot, os.getpid(), 0, node.lanes) for node in self._nodes]
+        return [
+            WorkerInfo(node.name, node.role, node.slot, os.getpid(), self._restarts[node.slot], node.lanes)
+            for node in self._nodes
+        ]
 
     def run(self, tracker: RunTracker, signals: StopSignals) -> Outcome:
         """Run to the end, or to a stop signal; never raises for an error in a worker."""
@@ -123,7 +129,7 @@ class SerialRun:
             worker.start()
 
     def _restore(self, path: Path, workers: Mapping[str, Worker]) -> None:
-        for name, state in load_checkpoint(path).workers.items():
+        for name, state in read_checkpoint(path).workers.items():
             self._current = name
             try:
                 cast("Sampler", workers[name]).restore(state)

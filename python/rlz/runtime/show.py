@@ -81,7 +81,7 @@ def _live(run: Path, live: Live, window: float) -> Iterator[str]:
     from rlz.config import RunConfig
 
     config = RunConfig.from_toml(run / "config.toml")
-    reader = Reader(live, live.workers, live.first_rows)
+    reader = Reader(live, live.workers)
     old = reader.read()
     time.sleep(window)
     live.refresh()
@@ -114,7 +114,7 @@ def _progress(run: Path, snapshot: Snapshot) -> Iterator[str]:
     done = 100 * snapshot.env_steps / max(1, snapshot.total_timesteps)
     yield (
         f"{snapshot.env_steps:,} of {snapshot.total_timesteps:,} env steps ({done:.1f} %), {snapshot.updates:,} updates"
-        f"; started {clock(snapshot.wall_s)} ago, {clock(snapshot.eta_s)} to go"
+        f"; trained for {clock(snapshot.wall_s)}, {clock(snapshot.eta_s)} to go"
     )
     yield (
         f"now {snapshot.env_steps_per_s:,.0f} env steps/s, {snapshot.updates_per_s:,.0f} updates/s;"

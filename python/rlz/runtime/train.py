@@ -14,6 +14,7 @@ from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.memory import check_memory
 from rlz.runtime.run_directory import RunDirectory, create_run_directory, named_problems
 from rlz.runtime.signals import StopSignals
+from rlz.runtime.totals import start_clock
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -87,6 +88,8 @@ class Launch:
     notes : to be shown once there is a display.
     resume : checkpoint to go on from.
     quiet, modules : as in `train`.
+    wall_s : seconds that the run has trained before.
+    cut : env steps at the checkpoint to go on from; None for a fresh run.
     """
 
     config: "RunConfig"
@@ -96,10 +99,12 @@ class Launch:
     resume: "Checkpoint | None" = None
     quiet: bool = False
     modules: Mapping[str, str] = field(default_factory=lambda: MODULES)
+    wall_s: float = 0.0
+    cut: int | None = None
 
 
 def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint | None" = None) -> "Streams":
-    """Allocate the streams of a run, and fill the replay buffer from the checkpoint that it goes on from.
+    """Allocate the streams of a run; fill replay buffer and stats board from the checkpoint that it goes on from.
 
     Raises
     ------
@@ -124,6 +129,7 @@ def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint |
         try:
             open_episodes = config.mode == "serial" and bool(resume.workers)
             resume.restore_replay(streams.replay, worker=CONTROLLER_ID, open_episodes=open_episodes)
+            resume.totals.put_back(streams, config)
         except BaseException:
             streams.close()
             raise
@@ -132,6 +138,7 @@ def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint |
 
 def launch(job: Launch, streams: "Streams") -> int:
     """Run, and return the exit status."""
+    start_clock(streams, job.config, job.wall_s)
     outcome, status = _serial(job, streams) if job.config.mode == "serial" else _processes(job, streams)
     if outcome.error:
         print(f"error: {outcome.error}\nlogs: {job.run_dir.logs}", file=sys.stderr, flush=True)
@@ -156,7 +163,7 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
         try:
             # The workers load while the tracker opens its files.
             controller.start()
-            tracker = Tracker(job.run_dir.path, job.config, streams, controller.workers, quiet=job.quiet)
+            tracker = Tracker(job.run_dir.path, job.config, streams, controller.workers, cut=job.cut, quiet=job.quiet)
             for note in job.notes:
                 tracker.note(note)
             outcome = controller.run(tracker, signals)
@@ -177,7 +184,7 @@ def _salvage(job: Launch, streams: "Streams", tracker: "Tracker") -> None:
 
     try:
         newest_checkpoint(job.run_dir.path)
-        rows = save_replay(job.run_dir.path, streams)
+        rows = save_replay(job.run_dir.path, streams, job.config)
     except CheckpointError as error:
         tracker.note(f"the replay buffer is not saved, because the run cannot be resumed: {error}")
     except OSError as error:
@@ -206,7 +213,7 @@ def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
             resume=None if job.resume is None else job.resume.path,
             modules=job.modules,
         )
-        tracker = Tracker(job.run_dir.path, job.config, streams, run.workers, quiet=job.quiet)
+        tracker = Tracker(job.run_dir.path, job.config, streams, run.workers, cut=job.cut, quiet=job.quiet)
         try:
             for note in job.notes:
                 tracker.note(note)

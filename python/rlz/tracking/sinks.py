@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -53,6 +54,15 @@ class Evaluation:
             best=best > 0,
         )
 
+    def event(self) -> tuple[float, ...]:
+        """Give the event that it came from."""
+        return tuple(float(getattr(self, name)) for name in _EVENT)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str]) -> "Evaluation":
+        """From a line of evaluations.csv by column; raises ValueError or KeyError for one that is broken."""
+        return cls.from_event([row[name] for name in _EVENT])
+
     def scalars(self) -> dict[str, float]:
         """Its numbers by tag (docs/metrics.md)."""
         return {
@@ -61,6 +71,13 @@ class Evaluation:
             "eval/length_mean": self.length_mean,
             "eval/version": self.version,
         }
+
+
+_EVENT = (
+    *("version", "env_steps", "updates", "return_mean", "return_std", "return_min", "return_max"),
+    *("length_mean", "length_std", "episodes", "wall_s", "best"),
+)
+"""Fields of an evaluation in the order of its event."""
 
 
 class Sink(Protocol):
@@ -158,7 +175,7 @@ class TensorBoardFile:
     Its `EventFileWriter` is left alone: that starts a thread, and imports TensorFlow where one is installed.
     """
 
-    def __init__(self, run_dir: Path, config_text: str = "") -> None:
+    def __init__(self, run_dir: Path, config_text: str = "", cut: int | None = None) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -166,6 +183,9 @@ class TensorBoardFile:
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._records = RecordWriter((run_dir / name).open("ab"))
         self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        if cut is not None:  # TensorBoard then forgets every value of later env steps in older files
+            session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(self._event(wall_time=time.time(), step=cut + 1, session_log=session))
         if config_text:
             indented = "".join(f"    {line}\n" for line in config_text.splitlines())
             self._text("config", indented, step=0)
@@ -217,8 +237,16 @@ class WandbSink:
     def __init__(self, run_dir: Path, config: Any) -> None:
         import wandb
 
+        identity = run_dir / "wandb-id"  # so that a resumed run goes on in the same run there
+        if not identity.exists():
+            identity.write_text(uuid.uuid4().hex)
         self._run = wandb.init(
-            project=config.wandb_project_name, name=run_dir.name, dir=str(run_dir), config=config.model_dump()
+            project=config.wandb_project_name,
+            name=run_dir.name,
+            dir=str(run_dir),
+            config=config.model_dump(),
+            id=identity.read_text(),
+            resume="allow",
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")

@@ -15,10 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.tracking.process import ProcessUsage, read_usage
-from rlz.transport.stats import Stat, Waiting
-
-EPISODE_WINDOW = 100
-"""Episodes over which return and length are averaged (SB3's window)."""
+from rlz.transport.stats import EPISODE_WINDOW, LaneCounts, Stat, Waiting
 
 WAITS: Mapping[str, tuple[Stat, Waiting]] = {
     "limiter": (Stat.WAIT_LIMITER_S, Waiting.LIMITER),
@@ -52,7 +49,7 @@ class WorkerInfo:
     role : "learner", "evaluator" or "sampler".
     slot : row of the worker in the stats board.
     pid : process id of the present incarnation; 0 while there is none. In serial mode all share the controller's.
-    restarts : how often this run has restarted it.
+    restarts : how often it was restarted, over the run.
     lanes : environment slots that a sampler steps.
     """
 
@@ -72,12 +69,13 @@ class WorkerReading:
     ----------
     stats : its row of the stats board [len(Stat)].
     usage : its process (None: gone).
-    rows_lost : env steps of its lanes without a row.
+    rows, rows_lost : rows of its lanes over the run, and env steps without one.
     """
 
     info: WorkerInfo
     stats: NDArray[np.float64]
     usage: ProcessUsage | None
+    rows: int = 0
     rows_lost: int = 0
 
     def waited(self, reason: str, at: float) -> float:
@@ -124,20 +122,12 @@ class Reader:
     ----------
     streams : `rlz.transport.Streams`; only read.
     workers : gives every worker that has been started.
-    first_rows : rows of each lane before the run's first step; default: those of now.
     """
 
     streams: Any
     workers: Callable[[], Sequence[WorkerInfo]]
-    first_rows: Sequence[int] | None = None
     _episodes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
     _cursors: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.first_env_steps = int(self.streams.limiter.env_steps)
-        self.first_updates = int(self.streams.limiter.updates)
-        first = self.first_rows
-        self._first_rows = list(self.streams.replay.committed() if first is None else first)
 
     def read(self, now: float | None = None) -> Reading:
         """Take a reading; some tens of microseconds per worker."""
@@ -156,25 +146,26 @@ class Reader:
         env_steps = int(self.streams.limiter.env_steps)
         steps = self.streams.limiter.lane_steps()
         # Read after the steps: a row is committed before its step is counted, so what is missing is lost for good.
-        rows = [now - first for now, first in zip(self.streams.replay.committed(), self._first_rows, strict=True)]
+        committed = self.streams.replay.committed()
         # The steps lie between the two looks at what is pending, which goes up before a step is counted.
         pending_after = self.streams.stats.read()[:, Stat.ROWS_PENDING]
-        lost = {}
+        rows, lost = {}, {}
         for info in infos:
-            missing = sum(max(0, steps[lane] - rows[lane]) for lane in info.lanes)
+            counts = LaneCounts.of(board[info.slot], info.lanes, steps, committed)
             pending = max(board[info.slot][Stat.ROWS_PENDING], pending_after[info.slot])
-            lost[info.name] = max(0, missing - int(pending))
+            rows[info.name] = counts.rows
+            lost[info.name] = max(0, counts.env_steps - counts.rows - int(pending))
         returns, lengths = zip(*self._episodes, strict=True) if self._episodes else ((), ())
         return Reading(
             at=at,
             env_steps=env_steps,
             updates=int(self.streams.limiter.updates),
-            rows=sum(rows),
+            rows=sum(rows.values()),
             rows_lost=sum(lost.values()),
             return_mean=float(np.mean(returns)) if returns else None,
             length_mean=float(np.mean(lengths)) if lengths else None,
             workers=tuple(
-                WorkerReading(info, board[info.slot], usage, lost[info.name])
+                WorkerReading(info, board[info.slot], usage, rows[info.name], lost[info.name])
                 for info, usage in zip(infos, usages, strict=True)
             ),
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlz.config import RunConfig
+from rlz.runtime.runs import best_return
 from rlz.tracking.console import Display, NoDisplay, TerminalDisplay
 from rlz.tracking.process import started_at
 from rlz.tracking.sinks import (
@@ -42,9 +43,9 @@ class Tracker:
     ----------
     run_dir : run folder, exists already.
     config : the resolved configuration.
-    streams : read only; rows lost and rates count from the moment of construction, so rows of a resumed run are
-        restored before.
+    streams : read only.
     workers : called at every reading; gives every worker that has ever been started (a dead one keeps its entry).
+    cut : env steps at the checkpoint that the run goes on from; None for a fresh run.
     quiet : show nothing on stdout (tests, benches).
     """
 
@@ -55,6 +56,7 @@ class Tracker:
         streams: Streams,
         workers: Callable[[], Sequence[WorkerInfo]],
         *,
+        cut: int | None = None,
         quiet: bool = False,
     ) -> None:
         self._run_dir = run_dir
@@ -62,11 +64,14 @@ class Tracker:
         self._streams = streams
         (run_dir / "summary.json").unlink(missing_ok=True)  # of the run that this one resumes
         self._reader = Reader(streams, workers)
-        self._started = time.monotonic()
+        self._started = float(streams.stats.read()[:, Stat.RUN_BEGAN].max()) or time.monotonic()
+        self._cut = cut
         self._process_started = started_at()
+        self._scored = -1
         self._evaluations = 0
         self._last_return: float | None = None
-        self._best_return = _best_so_far(run_dir / "evaluations.csv")
+        self._best_return: float | None = None
+        self._read_history()
         self._memory: dict[str, dict[str, int]] = {}
         self._ready: dict[str, float] = {}
         self._summary: dict[str, Any] | None = None
@@ -81,7 +86,7 @@ class Tracker:
                 self.note(WANDB_MISSING)
             else:
                 self._open("W&B", lambda: InThread(lambda: WandbSink(run_dir, config)))
-        first = self._read(self._started)
+        first = self._read(time.monotonic())
         self._logged = first
         self._shown = self._between(first, first)
         self._recent: deque[Reading] = deque([first], maxlen=RATE_WINDOW)
@@ -151,12 +156,28 @@ class Tracker:
         return reading
 
     def _evaluation(self, evaluation: Evaluation) -> None:
+        if evaluation.version <= self._scored:
+            return  # of the run that this one resumes, and written down already
         self._evaluations += 1
         self._last_return = evaluation.return_mean
         if self._best_return is None or evaluation.return_mean > self._best_return:
             self._best_return = evaluation.return_mean
         self._display.evaluation(evaluation)
         self._each(lambda sink: sink.evaluation(evaluation))
+
+    def _read_history(self) -> None:
+        """Go on after the evaluations of the run that this one resumes, if there is one."""
+        try:
+            with (self._run_dir / "evaluations.csv").open(encoding="utf-8", newline="") as file:
+                for row in csv.DictReader(file):
+                    self._scored, self._last_return = int(row["version"]), float(row["return_mean"])
+                    self._best_return = _larger(self._last_return, self._best_return)
+                    self._evaluations += 1
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        if (best := best_return(self._run_dir)) is not None:
+            # It may be of env steps beyond the checkpoint: then it is in no line any more, and still the best.
+            self._best_return = _larger(best, self._best_return)
 
     def _log(self, reading: Reading) -> None:
         snapshot = self._between(self._logged, reading)
@@ -179,7 +200,7 @@ class Tracker:
         if self._tensorboard_due:
             self._tensorboard_due = False
             config_text = self._config.to_toml()
-            self._open("TensorBoard", lambda: TensorBoardFile(self._run_dir, config_text))
+            self._open("TensorBoard", lambda: TensorBoardFile(self._run_dir, config_text, cut=self._cut))
 
     def _each(self, call: Callable[[Sink], None]) -> None:
         for name, sink in list(self._sinks.items()):
@@ -200,8 +221,6 @@ class Tracker:
         config, streams = self._config, self._streams
         wall_s = max(reading.at - self._started, 1e-9)
         whole = self._between(self._logged, reading)
-        env_steps = reading.env_steps - self._reader.first_env_steps
-        updates = reading.updates - self._reader.first_updates
         return {
             "status": status,
             "algo": config.algo,
@@ -212,9 +231,9 @@ class Tracker:
             "updates": reading.updates,
             "episodes": whole.episodes,
             "wall_s": round(wall_s, 3),
-            "env_steps_per_s": round(env_steps / wall_s, 3),
-            "updates_per_s": round(updates / wall_s, 3),
-            "frames_per_s": round(updates * config.batch_size / wall_s, 1),
+            "env_steps_per_s": round(reading.env_steps / wall_s, 3),
+            "updates_per_s": round(reading.updates / wall_s, 3),
+            "frames_per_s": round(reading.updates * config.batch_size / wall_s, 1),
             "replay_ratio": whole.replay_ratio,
             "policy_lag_mean": whole.policy_lag_mean,
             "return_mean": whole.return_mean,
@@ -270,10 +289,5 @@ class Tracker:
         return f"{text}\nrun folder: {self._run_dir}"
 
 
-def _best_so_far(path: Path) -> float | None:
-    """Best evaluation return of the run that this one resumes, if there is one."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return max((float(row["return_mean"]) for row in csv.DictReader(file)), default=None)
-    except (OSError, ValueError, KeyError):
-        return None
+def _larger(new: float, old: float | None) -> float:
+    return new if old is None else max(new, old)

@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from enum import IntEnum, auto
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlz._native import StatsBoard
 
@@ -50,10 +54,12 @@ class Stat(IntEnum):
     """Counter: updates of this learner."""
     ROWS_WRITTEN = auto()
     """Counter: rows committed to the replay buffer."""
+    STEPS_OFFSET = auto()
+    """Gauge: env steps of this sampler's lanes before a resume; the limiter's counts of its lanes begin at 0 then."""
+    ROWS_OFFSET = auto()
+    """Gauge: rows written to its lanes before a resume, less those that lay in the buffer when it went on."""
     ROWS_PENDING = auto()
     """Gauge: env steps whose rows are not written yet (n-step windows)."""
-    ROWS_LOST = auto()
-    """Counter: rows known to be lost."""
     POLICY_VERSION = auto()
     """Gauge: parameter version in use."""
     CRITIC_LOSS = auto()
@@ -94,6 +100,8 @@ class Stat(IntEnum):
     """Counter: how often the controller restarted this worker."""
     HEARTBEAT = auto()
     """Gauge: `time.monotonic()` of the newest sign of life. For people: nobody is declared dead by it."""
+    RUN_BEGAN = auto()
+    """Gauge: `time.monotonic()` when the run would have begun had it never been interrupted; the same in every row."""
 
 
 ALGORITHM_STATS = (
@@ -101,6 +109,17 @@ ALGORITHM_STATS = (
     *(Stat.ENT_COEF, Stat.ENTROPY, Stat.Q_VALUE),
 )
 """Gauges that an algorithm's updates fill. NaN: not measured, by this algorithm or not yet."""
+
+TOTALS = (
+    *(Stat.ENV_STEPS, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
+    *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.PUBLISH_S),
+    *(Stat.WAIT_LIMITER_S, Stat.WAIT_PARAMETERS_S, Stat.WAIT_BATCH_S),
+    *(Stat.CHECKPOINTS, Stat.EVALUATIONS_SKIPPED, Stat.RESTARTS, Stat.POLICY_VERSION),
+)
+"""What a checkpoint keeps, for figures that only grow. Updates are the limiter's, evaluations in `evaluations.csv`."""
+
+EPISODE_WINDOW = 100
+"""Episodes over which return and length are averaged (SB3's window)."""
 
 STAT_NAMES: tuple[str, ...] = tuple(stat.name.lower() for stat in Stat)
 """Names of the values on the board, in the order of `Stat`."""
@@ -113,6 +132,30 @@ class Waiting(IntEnum):
     LIMITER = 1
     PARAMETERS = 2
     BATCH = 3
+
+
+class LaneCounts(NamedTuple):
+    """Env steps and rows of a sampler's lanes over the whole run."""
+
+    env_steps: int
+    rows: int
+
+    @staticmethod
+    def of(
+        row: NDArray[np.float64], lanes: Sequence[int], steps: Sequence[int], committed: Sequence[int]
+    ) -> "LaneCounts":
+        """Count them.
+
+        Parameters
+        ----------
+        row : the sampler's row of the board [len(Stat)].
+        lanes : its lanes.
+        steps, committed : counts of every lane, by the limiter and by the replay buffer.
+        """
+        return LaneCounts(
+            sum(steps[lane] for lane in lanes) + int(row[Stat.STEPS_OFFSET]),
+            sum(committed[lane] for lane in lanes) + int(row[Stat.ROWS_OFFSET]),
+        )
 
 
 class StatsRow:

@@ -21,8 +21,9 @@ from rlz.algorithms.base import Batch
 from rlz.algorithms.registry import algorithm_class
 from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError
-from rlz.runtime.checkpoint import Checkpoint, Checkpointer, load_checkpoint
+from rlz.runtime.checkpoint import Checkpoint, Checkpointer, read_checkpoint
 from rlz.runtime.priorities import Priorities, restore_priorities
+from rlz.runtime.replay_files import check_rows
 from rlz.runtime.salvage import with_salvaged_rows
 from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
@@ -85,7 +86,7 @@ class Learner:
         network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
         initial = self._algorithm.init(network)
         self._state = type(initial)(*(tensor.to(self._device) for tensor in initial))
-        saved = None if spec.resume is None else load_checkpoint(Path(spec.resume))
+        saved = None if spec.resume is None else read_checkpoint(Path(spec.resume))
         if saved is not None:
             check_resumed(self._precision, saved.extra.get("precision"))
             self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.learner.items()})
@@ -409,8 +410,12 @@ class Learner:
             raise CheckpointError(f"checkpoint {saved.path} is broken: random stream of the draws: {error}") from error
 
     def _restore_priorities(self, saved: Checkpoint) -> None:
-        if not isinstance(self._rows, PrioritizedSampler):
+        if not isinstance(self._rows, PrioritizedSampler) or saved.replay is None:
             return
+        try:
+            check_rows(saved.run_dir, saved.replay)
+        except CheckpointError:
+            return  # the run goes on without them
         if with_salvaged_rows(saved).replay is not saved.replay:
             # The controller saved the rows when a learner had died; their priorities died with it.
             notice("not restored: the priorities of the rows. All count as new")
