@@ -1,6 +1,7 @@
 """The thread tuner with a fake clock and made-up update times."""
 
 from collections.abc import Callable
+from itertools import cycle, pairwise
 
 import pytest
 
@@ -68,6 +69,34 @@ def test_gives_up_threads_at_once_when_they_become_slow_and_takes_them_again_lat
     assert machine.tuner.threads == 1
     machine.run(400, idle)
     assert machine.tuner.threads == 2
+
+
+def test_a_few_slow_updates_in_a_row_are_no_reason_to_give_up_threads() -> None:
+    machine = Machine([1, 2])
+    machine.run(5, idle)
+    hiccup = iter([0.05] * 6)  # a controller that logs has one of the cores for a moment
+    machine.run(1, lambda count: next(hiccup, idle(count)))
+    assert machine.tuner.threads == 2
+    machine.run(1, lambda count: 0.9 * idle(1))  # still faster than one
+    assert machine.tuner.threads == 2
+    machine.run(1, lambda count: 1.1 * idle(1))
+    assert machine.tuner.threads == 1
+
+
+def test_a_measurement_sees_past_moments_in_which_others_need_a_core() -> None:
+    busy = cycle([1.0, 1.0, 3.0])  # every third update meets a sampler
+    machine = Machine([1, 2])
+    machine.run(5, lambda count: idle(count) * (next(busy) if count > 1 else 1.0) ** 0.5)
+    assert machine.tuner.threads == 2
+
+
+def test_threads_that_only_look_good_while_they_are_measured_are_tried_ever_more_rarely() -> None:
+    company = cycle([0.6, 0.6, 4.0, 4.0])  # lower quartile better than one thread, mean much worse
+    machine = Machine([1, 2])
+    machine.run(1200, lambda count: 0.01 if count == 1 else 0.01 * next(company))
+    tries = sum(now > before for before, now in pairwise(machine.used))
+    assert 3 < tries < 20
+    assert machine.now < 1.02 * 0.01 * len(machine.used)
 
 
 def test_an_explicit_number_is_used_unless_the_machine_is_contended() -> None:

@@ -50,8 +50,12 @@ for _kernel, _key in ((linear, "CPU"), (_shape, "Meta")):
 
 @register_lowering(torch.ops.rlz.linear.default, type_promotion_kind=None)
 def _lower(x: Any, weight: Any) -> Any:
-    """The compiler's own form of this call, without its demand that weights are constant and contiguous."""
-    x, weight = ir.ExternKernel.realize_input(x), ir.ExternKernel.realize_input(weight)
+    """The compiler's own form of this call, without its demand that weights are constant and contiguous.
+
+    Inputs must be contiguous: here in a loop of the compiler's, on all threads; else torch copies them on one.
+    """
+    x = ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(x))
+    weight = ir.ExternKernel.realize_input(weight)
     size = [x.get_size()[0], weight.get_size()[0]]
     layout = ir.FixedLayout(device=x.get_device(), dtype=x.get_dtype(), size=size)
     call = LinearUnary(layout=layout, inputs=[x, weight], constant_args=[None, "none", [-1], ""])

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from statistics import median
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, quantiles
 
 SPIN_COUNT = "1000"
 """Turns that a waiting OpenMP thread spins before it sleeps (GNU OpenMP; chosen by benches/learner_update.py)."""
 
 CONTENDED = 1.6
-"""Slow-down at which more threads than one are given up."""
+"""Time per update, relative to one thread, at which a number that was asked for is given up."""
 
 WORTHWHILE = 0.93
 """Time per update, relative to fewer threads, that makes more threads worth their cores."""
@@ -26,8 +25,11 @@ BLOCK_S = 0.25
 BLOCK_UPDATES = 8
 SETTLE_UPDATES = 2
 ABORT_UPDATES = 3
-WATCH_UPDATES = 5
+ABORT_S = 0.1
 ROUNDS = 2
+WATCH_S = 0.5
+"""More threads than one are judged by the mean over so long: a controller that logs or a sampler that resets takes a
+core for some milliseconds, which slows a few updates in a row and is no reason to give up a core for 20 seconds."""
 PAUSE_S = 20.0
 LONGEST_PAUSE_S = 320.0
 
@@ -78,7 +80,7 @@ class ThreadTuner:
         self.threads = 1
         self._chosen = 1
         self._pause = PAUSE_S
-        self._reference = float("inf")
+        self._reference = self._limit = float("inf")
         self._begin()
 
     @property
@@ -112,12 +114,13 @@ class ThreadTuner:
     def _use(self, threads: int) -> None:
         self.threads = threads
         self._settle = SETTLE_UPDATES
-        self._block: deque[float] = deque(maxlen=None if self._plan else WATCH_UPDATES)
+        self._block: list[float] = []
 
     def _probe(self) -> str | None:
         block = self._block
-        base = median(self._times[1]) if 1 in self._times else float("inf")
-        hopeless = len(block) >= ABORT_UPDATES and self.threads > 1 and median(block) > CONTENDED * base
+        base = _undisturbed(self._times[1]) if 1 in self._times else float("inf")
+        tried = len(block) >= ABORT_UPDATES and sum(block) >= ABORT_S
+        hopeless = tried and self.threads > 1 and _undisturbed(block) > CONTENDED * base
         if not hopeless and (len(block) < BLOCK_UPDATES or sum(block) < BLOCK_S):
             return None
         self._times.setdefault(self.threads, []).extend(block)
@@ -132,7 +135,7 @@ class ThreadTuner:
         return self._decide()
 
     def _decide(self) -> str | None:
-        times = {number: median(values) for number, values in self._times.items()}
+        times = {number: _undisturbed(values) for number, values in self._times.items()}
         choice = 1
         if self._preferred is not None:
             if times.get(self._preferred, float("inf")) <= CONTENDED * times[1]:
@@ -142,8 +145,10 @@ class ThreadTuner:
                 if seconds < WORTHWHILE * times[choice]:
                     choice = number
         same, self._chosen = choice == self._chosen, choice
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_S) if same else PAUSE_S
+        if same:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
         self._reference = times[choice]
+        self._limit = times[1] if self._preferred is None else CONTENDED * times[1]
         self._again = self._clock() + self._pause
         self._use(choice)
         if same:
@@ -154,9 +159,10 @@ class ThreadTuner:
         return f"threads: {choice} (updates with {measured})"
 
     def _watch(self) -> str | None:
-        if self.threads > 1 and len(self._block) == WATCH_UPDATES:
-            now = median(self._block)
-            if now > CONTENDED * self._reference:
+        if sum(self._block) >= WATCH_S:
+            now = fmean(self._block)
+            self._block.clear()
+            if self.threads > 1 and now > self._limit:
                 line = (
                     f"threads: {self.threads} became slow ({1 / self._reference:.0f} to {1 / now:.0f} updates/s; the "
                     f"cores are busy), using 1; next measurement in {self._pause:.0f} s"
@@ -167,5 +173,12 @@ class ThreadTuner:
                 self._use(1)
                 return line
         if self._clock() >= self._again:
+            if self.threads > 1:
+                self._pause = PAUSE_S  # more threads have lasted
             self._begin()
         return None
+
+
+def _undisturbed(times: Sequence[float]) -> float:
+    """Lower quartile: what updates take while nobody else happens to need a core. Lasting company shows in all."""
+    return quantiles(times, n=4)[0]
