@@ -1,7 +1,5 @@
 """`python -m rlz` is the `rlz` command."""
 
-import sys
+from rlz.cli import entry
 
-from rlz.cli import main
-
-sys.exit(main())
+entry()

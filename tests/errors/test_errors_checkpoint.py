@@ -63,15 +63,19 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], N
     """Make the disk full for the saves (0, 1, ...) for which the given function says so."""
 
     def fill(full: Callable[[int], bool]) -> None:
-        save, fsync, saves = Checkpointer.save, os.fsync, -1
+        save, fsync, saves, saving = Checkpointer.save, os.fsync, -1, False
 
         def counted(self: Checkpointer, *arguments: Any, **options: Any) -> Path | None:
-            nonlocal saves
+            nonlocal saves, saving
             saves += 1
-            return save(self, *arguments, **options)
+            saving = True
+            try:
+                return save(self, *arguments, **options)
+            finally:
+                saving = False
 
         def failing(fd: int) -> None:
-            if full(saves):
+            if saving and full(saves):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             fsync(fd)
 

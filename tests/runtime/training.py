@@ -106,7 +106,7 @@ class Training:
 
     def assert_nothing_is_left(self) -> None:
         self.assert_no_process_is_left()
-        assert not list(self.run_dir.rglob(".tmp-*"))
+        assert not [path for path in self.run_dir.rglob(".*") if path.name != ".lock"]
 
 
 def wait_for(condition: Callable[[], Any], timeout: float = 90.0) -> Any:

@@ -1,5 +1,5 @@
 """The `rlz` command: one file per subcommand, no logic, nothing heavy imported before it is needed."""
 
-from rlz.cli.app import main
+from rlz.cli.app import entry, main
 
-__all__ = ["main"]
+__all__ = ["entry", "main"]

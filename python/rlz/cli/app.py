@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -90,6 +90,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("RLZ_TRACEBACK") == "1":
             raise
         return _report(error)
+
+
+def entry() -> NoReturn:
+    """Run this process as the `rlz` command."""
+    status = main()
+    if status > 128:
+        from rlz.runtime.at_once import leave
+
+        # Stopped by a signal, and all is closed: a second one must not meet the interpreter in its teardown.
+        leave(status)
+    sys.exit(status)
 
 
 def _report(error: Exception) -> int:

@@ -46,7 +46,7 @@ PROGRESS: Mapping[str, tuple[int, str]] = {"sampler": (1000, "1,000 env steps"),
 STEPPER_GRACE_S = 2.0
 """Time for samplers and evaluator to end after a stop: one env step."""
 
-LEARNER_GRACE_S = 4.3
+LEARNER_GRACE_S = 4.0
 """Time for the learner to end after a stop, its checkpoint included; the whole run ends within 5 s."""
 
 CHECKPOINT_GRACE_S = 60.0
@@ -175,10 +175,7 @@ class Controller:
                 if signals.count >= 2:
                     break
                 if signals.count == 1 and self._stopping_at is None:
-                    tracker.note(
-                        f"{signals.first.name if signals.first else 'signal'}: writing a checkpoint and stopping; "
-                        "once more stops at once"
-                    )
+                    tracker.note(signals.announcement)
                     self._stop(now)
                 self._enforce(now, tracker)
                 tracker.tick(now)
@@ -206,8 +203,7 @@ class Controller:
         self._close_door()
         os.close(self._reader)
         os.close(self._writer)
-        for folder in (self.run_dir.checkpoints, self.run_dir.replay):
-            remove_temporary(folder)
+        remove_temporary(self.run_dir.path)
 
     def _open_door(self, tracker: RunTracker) -> None:
         try:

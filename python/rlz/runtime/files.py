@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,27 @@ TEMPORARY = ".tmp-"
 """Prefix of everything that is not finished yet; safe to delete when no run is using the folder."""
 
 
+_frozen = False
+
+
+def freeze() -> None:
+    """Let no thread begin another file here: this process is about to exit, and what is unfinished is being removed.
+
+    A thread that wants to waits for ever.
+    """
+    global _frozen
+    _frozen = True
+
+
+def pass_freeze() -> None:
+    """Return, unless `freeze` was called."""
+    if _frozen:
+        threading.Event().wait()
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a new file and bring it to the disk."""
+    pass_freeze()
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -45,6 +65,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Fill a folder under a temporary name; it appears as `path` when the block ends, and never when it raises."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:8]}")
+    pass_freeze()
     temporary.mkdir(mode=0o700)
     try:
         yield temporary
@@ -59,6 +80,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def point_to(link: Path, target: str) -> None:
     """Make a symbolic link point to another name in its folder, atomically."""
     temporary = link.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    pass_freeze()
     temporary.symlink_to(target)
     try:
         temporary.replace(link)
@@ -69,11 +91,12 @@ def point_to(link: Path, target: str) -> None:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Delete what was left unfinished in a folder by processes that are gone."""
-    if not folder.is_dir():
-        return
-    for path in folder.rglob(f"{TEMPORARY}*"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    """Delete what was left unfinished in a folder by processes that are gone, or are going while this works."""
+    for parent, folders, files in os.walk(folder):
+        for name in [name for name in (*folders, *files) if name.startswith(TEMPORARY)]:
+            path = Path(parent, name)
+            if name in folders and not path.is_symlink():
+                folders.remove(name)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

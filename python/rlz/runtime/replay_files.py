@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.errors import CheckpointError
+from rlz.runtime.files import pass_freeze
 
 if TYPE_CHECKING:
     from rlz._native import Replay
@@ -111,6 +112,7 @@ class ReplaySaver:
         folder = self._folder / f"lane-{lane:05d}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"rows-{first:012d}-{last:012d}.npy"
+        pass_freeze()
         self._replay.save(path, ranges=[(lane, first, last)])
         return RowFile(str(path.relative_to(self._run_dir)), first, last, path.stat().st_size)
 

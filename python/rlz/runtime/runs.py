@@ -2,6 +2,7 @@
 
 import csv
 import fcntl
+import io
 import json
 import os
 import tomllib
@@ -112,10 +113,11 @@ def last_line(path: Path) -> dict[str, Any]:
 
 def _evaluation_returns(path: Path) -> list[float]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [float(row["return_mean"]) for row in csv.DictReader(file)]
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
+    whole = text[: text.rfind("\n") + 1]  # a run that was killed may have left half a line
+    return [float(row["return_mean"]) for row in csv.DictReader(io.StringIO(whole, newline=""))]
 
 
 def best_return(path: Path) -> float | None:

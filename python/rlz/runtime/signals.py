@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -16,25 +17,34 @@ SAME_S = 0.2
 class StopSignals:
     """Counts stop signals while it is entered (main thread only).
 
-    A signal makes `fd` readable, so a loop that polls it wakes at once. SIGHUP stays ignored where it was (nohup).
+    A thread counts, because Python's own handlers wait until the main thread is back from native code. A signal makes
+    `fd` readable, so a loop that polls it wakes at once. SIGHUP stays ignored where it was (nohup).
 
     Parameters
     ----------
-    at_once : called from the handler at the second signal, for a process whose main thread does not poll.
+    at_once : called at the second signal, in the thread that counts. It may end the process; `left` tells it whether
+        the main thread has got out by itself.
+
+    Attributes
+    ----------
+    count, first : stop signals so far, and the first of them.
+    left : set when the main thread leaves the `with` block.
     """
 
     def __init__(self, at_once: Callable[[], None] | None = None) -> None:
         self._at_once = at_once
         self.count = 0
         self.first: signal.Signals | None = None
-        self._last = -SAME_S
+        self.left = threading.Event()
         self._old: dict[signal.Signals, Any] = {}
-        self._reader, self._writer = -1, -1
         self._old_wakeup = -1
+        self._arrivals, self._kernel = -1, -1
+        self._reader, self._writer = -1, -1
+        self._thread = threading.Thread(target=self._work, name="rlz-signals", daemon=True)
 
     @property
     def fd(self) -> int:
-        """Descriptor that becomes readable at a signal."""
+        """Descriptor that becomes readable when a signal has been counted."""
         return self._reader
 
     @property
@@ -42,24 +52,36 @@ class StopSignals:
         """128 + the number of the first signal; 0 when there was none."""
         return 0 if self.first is None else 128 + int(self.first)
 
+    @property
+    def announcement(self) -> str:
+        """What the first signal does, for people."""
+        name = "signal" if self.first is None else self.first.name
+        return f"{name}: writing a checkpoint and stopping; once more stops at once"
+
     def __enter__(self) -> Self:
+        self._arrivals, self._kernel = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._kernel, False)
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread.start()
         for number in STOP_SIGNALS:
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
-            self._old[number] = signal.signal(number, self._receive)
-        self._old_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+            self._old[number] = signal.signal(number, _leave_it_to_the_thread)
+        self._old_wakeup = signal.set_wakeup_fd(self._kernel, warn_on_full_buffer=False)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.left.set()
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old.items():
             signal.signal(number, handler)
         self._old.clear()
-        os.close(self._reader)
-        os.close(self._writer)
+        os.close(self._kernel)
+        self._thread.join()
+        for fd in (self._arrivals, self._reader, self._writer):
+            os.close(fd)
 
     def drain(self) -> None:
         """Empty `fd`."""
@@ -69,13 +91,22 @@ class StopSignals:
         except BlockingIOError:
             pass
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.count and now - self._last < SAME_S:
-            return
-        self._last = now
-        self.count += 1
-        if self.first is None:
-            self.first = signal.Signals(number)
-        if self.count == 2 and self._at_once is not None:
-            self._at_once()
+    def _work(self) -> None:
+        last = -SAME_S
+        while arrived := os.read(self._arrivals, 512):
+            # Other signals that Python handles are written there too.
+            numbers = [number for number in arrived if number in self._old]
+            now = time.monotonic()
+            if not numbers or (self.count and now - last < SAME_S):
+                continue
+            last = now
+            if self.first is None:
+                self.first = signal.Signals(numbers[0])
+            self.count += 1
+            os.write(self._writer, b"!")
+            if self.count == 2 and self._at_once is not None:
+                self._at_once()
+
+
+def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
+    """Handler of the stop signals: the kernel's part of it has written to the descriptor already."""

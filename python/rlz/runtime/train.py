@@ -3,13 +3,13 @@
 import os
 import secrets
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlz.errors import CheckpointError
+from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, leave
 from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.memory import check_memory
 from rlz.runtime.run_directory import RunDirectory, create_run_directory, named_problems
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from rlz.runtime.controller import Outcome
     from rlz.tracking import Tracker
     from rlz.transport import Streams
-
-AT_ONCE_S = 0.4
-"""Longest time that giving the terminal back may take when everything has to end now."""
 
 
 def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str] = MODULES) -> int:
@@ -137,19 +134,29 @@ def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint |
 
 
 def launch(job: Launch, streams: "Streams") -> int:
-    """Run, and return the exit status."""
+    """Run, and return the exit status. A second stop signal ends this process instead."""
     start_clock(streams, job.config, job.wall_s)
-    outcome, status = _serial(job, streams) if job.config.mode == "serial" else _processes(job, streams)
+    outcome, signals = _serial(job, streams) if job.config.mode == "serial" else _processes(job, streams)
     if outcome.error:
         print(f"error: {outcome.error}\nlogs: {job.run_dir.logs}", file=sys.stderr, flush=True)
+    status = _exit_status(outcome, signals)
+    if signals.count >= 2:
+        leave(status)
     return status
 
 
-def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
+def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
     from rlz.runtime.controller import Controller
     from rlz.tracking import Tracker
 
-    with StopSignals() as signals:
+    tracker: Tracker | None = None
+
+    def now() -> None:
+        # The controller's loop sees the second signal too; but it may be in the middle of something else.
+        if not signals.left.wait(MAIN_THREAD_S):
+            exit_now(job.run_dir.path, tracker, signals.exit_status)
+
+    with StopSignals(now) as signals:
         controller = Controller(
             job.config,
             job.env_spec,
@@ -159,7 +166,6 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
             resume=None if job.resume is None else job.resume.path,
             modules=job.modules,
         )
-        tracker: Tracker | None = None
         try:
             # The workers load while the tracker opens its files.
             controller.start()
@@ -167,42 +173,27 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
             for note in job.notes:
                 tracker.note(note)
             outcome = controller.run(tracker, signals)
-            if controller.learner_died and job.config.save_replay and signals.count < 2:
-                _salvage(job, streams, tracker)
             if signals.count < 2:
+                if controller.learner_died:
+                    _salvage(job, streams, tracker)
                 tracker.finish(outcome.status)
         finally:
             controller.close()
             if tracker is not None:
-                _at_once(tracker.close, signals) if signals.count >= 2 else tracker.close()
-        return outcome, _exit_status(outcome, signals)
+                tracker.close()
+    return outcome, signals
 
 
-def _salvage(job: Launch, streams: "Streams", tracker: "Tracker") -> None:
-    from rlz.runtime.checkpoint import newest_checkpoint
-    from rlz.runtime.salvage import save_replay
-
-    try:
-        newest_checkpoint(job.run_dir.path)
-        rows = save_replay(job.run_dir.path, streams, job.config)
-    except CheckpointError as error:
-        tracker.note(f"the replay buffer is not saved, because the run cannot be resumed: {error}")
-    except OSError as error:
-        tracker.note(f"the replay buffer could not be saved: {error.strerror or error}")
-    else:
-        tracker.note(f"the learner is gone; the {rows:,} rows of the replay buffer are saved for a resumed run")
-
-
-def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
+def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
     from rlz.runtime.files import remove_temporary
     from rlz.runtime.serial import SerialRun
     from rlz.tracking import Tracker
 
     def now() -> None:
         # The main thread may be deep in native code, so there is no way to unwind it within a second.
-        _at_once(tracker.close, signals)
-        os._exit(signals.exit_status)
+        exit_now(job.run_dir.path, tracker, signals.exit_status)
 
+    tracker: Tracker | None = None
     with StopSignals(now) as signals:
         run = SerialRun(
             job.config,
@@ -218,23 +209,34 @@ def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, int]":
             for note in job.notes:
                 tracker.note(note)
             outcome = run.run(tracker, signals)
+            if run.learner_died:
+                _salvage(job, streams, tracker)
             tracker.finish(outcome.status)
         finally:
             tracker.close()
-            remove_temporary(job.run_dir.checkpoints)
-        return outcome, _exit_status(outcome, signals)
+            remove_temporary(job.run_dir.path)
+    return outcome, signals
+
+
+def _salvage(job: Launch, streams: "Streams", tracker: "Tracker") -> None:
+    """Save the rows of a run whose learner is gone."""
+    if not job.config.save_replay:
+        return
+    from rlz.runtime.checkpoint import newest_checkpoint
+    from rlz.runtime.salvage import save_replay
+
+    try:
+        newest_checkpoint(job.run_dir.path)
+        rows = save_replay(job.run_dir.path, streams, job.config)
+    except CheckpointError as error:
+        tracker.note(f"the replay buffer is not saved, because the run cannot be resumed: {error}")
+    except OSError as error:
+        tracker.note(f"the replay buffer could not be saved: {error.strerror or error}")
+    else:
+        tracker.note(f"the learner is gone; the {rows:,} rows of the replay buffer are saved for a resumed run")
 
 
 def _exit_status(outcome: "Outcome", signals: StopSignals) -> int:
     if outcome.status == "failed":
         return 1
     return 0 if outcome.status == "completed" else signals.exit_status
-
-
-def _at_once(close: Callable[[], None], signals: StopSignals) -> None:
-    """Close the tracker, but wait for it only for a moment."""
-    thread = threading.Thread(target=close, daemon=True)
-    thread.start()
-    thread.join(AT_ONCE_S)
-    if thread.is_alive() and signals.count >= 2:
-        os._exit(signals.exit_status)

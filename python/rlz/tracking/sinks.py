@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import json
 import math
 import os
@@ -10,10 +11,12 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
+
+from rlz.tracking.growing_file import GrowingFile, NotWrittenError
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,11 @@ _EVENT = (
 
 
 class Sink(Protocol):
-    """Receives records of a run; may raise, the tracker then drops it. `step` is the number of env steps."""
+    """Receives records of a run. `step` is the number of env steps.
+
+    May raise: NotWrittenError, while records are held that will be written before the next one (every call tries that
+    again); after any other error the tracker drops the sink.
+    """
 
     def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
         """One line of the log, every `log_every` seconds."""
@@ -100,19 +107,21 @@ class MetricsFile:
     """metrics.jsonl: one flat object per log line, so that pandas reads tags as columns. Lines are whole or absent."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = GrowingFile(path, lines=True)
 
     def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
         """Append one line and hand it to the kernel."""
         head = {"time": round(time.time(), 3), "wall_s": round(wall_s, 3), "env_steps": step, "updates": updates}
-        self._file.write(json.dumps(head | {tag: _number(value) for tag, value in scalars.items()}) + "\n")
-        self._file.flush()
+        line = json.dumps(head | {tag: _number(value) for tag, value in scalars.items()}) + "\n"
+        self._file.write(line.encode())
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Evaluations have a file of their own."""
+        self._file.flush()
 
     def note(self, text: str) -> None:
         """Events have a file of their own."""
+        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
@@ -123,23 +132,20 @@ class EvaluationsFile:
     """evaluations.csv: one line per evaluation; a resumed run goes on below the old lines."""
 
     def __init__(self, path: Path) -> None:
-        names = [item.name for item in fields(Evaluation)]
-        self._file = path.open("a", encoding="utf-8", newline="")
-        self._writer = csv.DictWriter(self._file, names, lineterminator="\n")
-        if self._file.tell() == 0:
-            self._writer.writeheader()
-            self._file.flush()
+        header = _csv_line([item.name for item in fields(Evaluation)])
+        self._file = GrowingFile(path, lines=True, header=header)
 
     def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
         """Log lines have a file of their own."""
+        self._file.flush()
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Append one line."""
-        self._writer.writerow(asdict(evaluation) | {"best": int(evaluation.best)})
-        self._file.flush()
+        self._file.write(_csv_line([*(asdict(evaluation) | {"best": int(evaluation.best)}).values()]))
 
     def note(self, text: str) -> None:
         """Events have a file of their own."""
+        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
@@ -151,18 +157,19 @@ class EventsFile:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = GrowingFile(path, lines=True)
 
     def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
         """Numbers have files of their own."""
+        self._file.flush()
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Evaluations have a file of their own."""
+        self._file.flush()
 
     def note(self, text: str) -> None:
         """Append one line."""
-        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-        self._file.flush()
+        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode())
 
     def close(self) -> None:
         """Close the file."""
@@ -181,14 +188,18 @@ class TensorBoardFile:
 
         self._event, self._summary, self._tensor = event_pb2.Event, summary_pb2, tensor_pb2
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
-        self._records = RecordWriter((run_dir / name).open("ab"))
-        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._file = GrowingFile(run_dir / name, lines=False)
+        self._records = RecordWriter(self._file)
+        with contextlib.suppress(NotWrittenError):  # they are held, and the next record says so again
+            self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         if cut is not None:  # TensorBoard then forgets every value of later env steps in older files
             session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(self._event(wall_time=time.time(), step=cut + 1, session_log=session))
+            with contextlib.suppress(NotWrittenError):
+                self._write(self._event(wall_time=time.time(), step=cut + 1, session_log=session))
         if config_text:
             indented = "".join(f"    {line}\n" for line in config_text.splitlines())
-            self._text("config", indented, step=0)
+            with contextlib.suppress(NotWrittenError):
+                self._text("config", indented, step=0)
 
     def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
         """One event with all scalars of a log line at x = env steps."""
@@ -209,6 +220,7 @@ class TensorBoardFile:
 
     def note(self, text: str) -> None:
         """Events stay out of TensorBoard: it shows texts by tag and step, not as a log."""
+        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
@@ -225,7 +237,6 @@ class TensorBoardFile:
 
     def _write(self, event: Any) -> None:
         self._records.write(event.SerializeToString())
-        self._records.flush()
 
 
 WANDB_MISSING = "W&B is not installed, so this run is not tracked there. To install it: uv sync --extra track"
@@ -316,6 +327,12 @@ class InThread:
                         return
         except Exception as error:
             self._error = error
+
+
+def _csv_line(values: Sequence[object]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
 
 
 def _number(value: float) -> float | int | None:

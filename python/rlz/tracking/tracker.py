@@ -2,8 +2,10 @@
 
 import contextlib
 import csv
+import errno
 import importlib.util
 import json
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rlz.config import RunConfig
+from rlz.runtime.files import replace_file
 from rlz.runtime.runs import best_return
 from rlz.tracking.console import Display, NoDisplay, TerminalDisplay
+from rlz.tracking.growing_file import NotWrittenError
 from rlz.tracking.process import started_at
 from rlz.tracking.sinks import (
     WANDB_MISSING,
@@ -37,7 +41,7 @@ RATE_WINDOW = 10
 
 
 class Tracker:
-    """Observes one run from the controller.
+    """Observes one run from the controller. Its methods may be called from any thread.
 
     Parameters
     ----------
@@ -59,6 +63,7 @@ class Tracker:
         cut: int | None = None,
         quiet: bool = False,
     ) -> None:
+        self._lock = threading.RLock()
         self._run_dir = run_dir
         self._config = config
         self._streams = streams
@@ -71,15 +76,16 @@ class Tracker:
         self._evaluations = 0
         self._last_return: float | None = None
         self._best_return: float | None = None
-        self._read_history()
         self._memory: dict[str, dict[str, int]] = {}
         self._ready: dict[str, float] = {}
         self._summary: dict[str, Any] | None = None
         self._display: Display = NoDisplay() if quiet else TerminalDisplay(f"rlz  {run_dir.name}")
         self._sinks: dict[str, Sink] = {}
+        self._held_up: set[str] = set()
         self._open("logs/events.log", lambda: EventsFile(run_dir / "logs" / "events.log"))
         self._open("metrics.jsonl", lambda: MetricsFile(run_dir / "metrics.jsonl"))
         self._open("evaluations.csv", lambda: EvaluationsFile(run_dir / "evaluations.csv"))
+        self._read_history()
         self._tensorboard_due = True
         if config.track:
             if importlib.util.find_spec("wandb") is None:
@@ -93,8 +99,11 @@ class Tracker:
 
     def tick(self, now: float) -> None:
         """Read, write and show what is due at `now` (`time.monotonic()`); call it at least every 0.5 s. Never waits."""
-        if self._summary is not None:
-            return
+        with self._lock:
+            if self._summary is None:
+                self._tick(now)
+
+    def _tick(self, now: float) -> None:
         log_due = now - self._logged.at >= self._config.log_every
         if not log_due and now - self._recent[-1].at < REFRESH_S:
             return
@@ -110,7 +119,8 @@ class Tracker:
     def note(self, text: str) -> None:
         """Record an event (restart, fallback, signal): one line on the display and in logs/events.log."""
         self._display.note(text)
-        self._each(lambda sink: sink.note(text))
+        with self._lock:
+            self._each(lambda sink: sink.note(text))
 
     def finish(self, status: str) -> dict[str, Any]:
         """Take the last reading, write summary.json, close the sinks.
@@ -118,16 +128,17 @@ class Tracker:
         `status` is "completed", "stopped" or "failed". The streams are still open; the workers may be gone. Returns
         the summary. Calling it again returns the first summary.
         """
-        if self._summary is None:
-            self._open_tensorboard()
-            reading = self._read(time.monotonic())
-            self._log(reading)
-            self._summary = self._sum_up(status, reading)
-            self._guard("summary.json", self._write_summary)
-            text = self._summary_text()
-            self._each(lambda sink: sink.note(text))
-            self._close(text)
-        return self._summary
+        with self._lock:
+            if self._summary is None:
+                self._open_tensorboard()
+                reading = self._read(time.monotonic())
+                self._log(reading)
+                self._summary = self._sum_up(status, reading)
+                self._guard("summary.json", self._write_summary)
+                text = self._summary_text()
+                self._each(lambda sink: sink.note(text))
+                self._close(text)
+            return self._summary
 
     def close(self) -> None:
         """Give the terminal back without a summary (second Ctrl-C, crash of the controller). Idempotent."""
@@ -135,9 +146,10 @@ class Tracker:
 
     def _close(self, last: str) -> None:
         display, self._display = self._display, NoDisplay()
-        display.close(last)
-        self._each(lambda sink: sink.close())
-        self._sinks.clear()
+        display.close(last)  # first, and without the lock: the terminal is given back whatever a sink waits for
+        with self._lock:
+            self._each(lambda sink: sink.close())
+            self._sinks.clear()
 
     def _read(self, now: float) -> Reading:
         reading = self._reader.read(now)
@@ -210,12 +222,27 @@ class Tracker:
         # Whatever goes wrong while writing numbers down (disk full, no network) must not end hours of training.
         try:
             call()
+        except NotWrittenError as error:
+            if name not in self._held_up:
+                self._held_up.add(name)
+                self.note(
+                    f"{name} CANNOT BE WRITTEN: {error}. The run goes on, and it is tried again{self._fix(error)}"
+                )
         except Exception as error:
             failed = self._sinks.pop(name, None)
             if failed is not None:
                 with contextlib.suppress(Exception):
                     failed.close()
-            self.note(f"{name} is not written any more: {type(error).__name__}: {error}")
+            what = "is not written" if failed is None else "is not written any more"
+            self.note(f"{name} {what}: {type(error).__name__}: {error}")
+        else:
+            if name in self._held_up:
+                self._held_up.discard(name)
+                self.note(f"{name} is written again")
+
+    def _fix(self, error: NotWrittenError) -> str:
+        full = error.reason.errno in (errno.ENOSPC, errno.EDQUOT)
+        return f". Make room on the disk of {self._run_dir}" if full else ""
 
     def _sum_up(self, status: str, reading: Reading) -> dict[str, Any]:
         config, streams = self._config, self._streams
@@ -272,10 +299,7 @@ class Tracker:
         return None if learner is None or learner.stats[Stat.UPDATES] <= 0 else int(learner.stats[stat])
 
     def _write_summary(self) -> None:
-        path = self._run_dir / "summary.json"
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self._summary, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        replace_file(self._run_dir / "summary.json", (json.dumps(self._summary, indent=2) + "\n").encode())
 
     def _summary_text(self) -> str:
         summary = self._summary or {}
@@ -286,6 +310,8 @@ class Tracker:
         if summary["last_evaluation_return"] is not None:
             text += f"; evaluation return {summary['last_evaluation_return']:,.2f}"
             text += f", best {summary['best_evaluation_return']:,.2f}"
+        for name in sorted(self._held_up):
+            text += f"\n{name} is INCOMPLETE: its disk refused the last records"
         return f"{text}\nrun folder: {self._run_dir}"
 
 

@@ -22,6 +22,7 @@ from rlz.algorithms.registry import algorithm_class
 from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError
 from rlz.runtime.checkpoint import Checkpoint, Checkpointer, read_checkpoint
+from rlz.runtime.files import replace_file
 from rlz.runtime.priorities import Priorities, restore_priorities
 from rlz.runtime.replay_files import check_rows
 from rlz.runtime.salvage import with_salvaged_rows
@@ -349,7 +350,7 @@ class Learner:
         path = Path(self._spec.run_dir) / NONFINITE_FILE
         tensors = {name: t.detach().to("cpu", copy=True) for name, t in self._engine.failure(batch).items()}
         try:
-            path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+            replace_file(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
             where = f"the batch and the state are in {path}"
         except OSError as problem:
             where = f"the batch could not be written to {path}: {problem.strerror}"
