@@ -99,7 +99,8 @@ class Learner:
             batch_size=config.batch_size,
             stride=stride,
             device=self._device,
-            ahead=not serial,
+            # A draw takes microseconds. A thread of its own for it would take a core from the update's threads.
+            ahead=self._device.type == "cuda" and not serial,
         )
         blank = torch.zeros(config.batch_size, stride, dtype=torch.uint8, device=self._device)
         weight = torch.zeros(config.batch_size, device=self._device) if config.prioritized else None

@@ -49,6 +49,11 @@ class Decoder:
         by_name = {name: (DTYPES[dtype], tuple(shape), offset) for name, dtype, shape, offset in fields}
         self._fields = [by_name[name] for name in Batch._fields if name != "weight"]
 
+    @property
+    def copies(self) -> bool:
+        """Some field is cast, so a batch is not views of its rows alone."""
+        return any(dtype != torch.float32 for dtype, _, _ in self._fields)
+
     def __call__(self, rows: Tensor, weight: Tensor | None = None) -> Batch:
         """Rows [batch, stride] uint8 (and importance weights) -> batch, on the same device."""
         batch = Batch(*(self._cut(rows, *field) for field in self._fields))
@@ -74,6 +79,7 @@ class Slot:
         self.weight = torch.empty(batch_size, pin_memory=pinned) if prioritized else None
         self.ids: NDArray[np.uint64] = np.zeros((batch_size if prioritized else 0, 3), np.uint64)
         self.copied: torch.cuda.Event | None = None  # set while a device may still be reading
+        self.batch: Batch | None = None  # views of the tensors above, where nothing has to be copied
 
 
 class Batches:
@@ -166,7 +172,9 @@ class Batches:
 
     def _deliver(self, slot: Slot) -> Batch:
         if not self._cuda:
-            return self._decoder(slot.tensor, slot.weight)
+            if slot.batch is None or self._decoder.copies:
+                slot.batch = self._decoder(slot.tensor, slot.weight)
+            return slot.batch
         rows = slot.tensor.to(self._device, non_blocking=True)
         weight = None if slot.weight is None else slot.weight.to(self._device, non_blocking=True)
         slot.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
