@@ -1,5 +1,7 @@
-"""For all tests: signals work in child processes, and no test changes the arithmetic of the next ones."""
+"""For all tests: signals work in child processes, no test changes the arithmetic of the next ones, and runs are not
+planned with profiles that this user has measured."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+os.environ["RLZ_PROFILES"] = "/nonexistent/rlz-profiles"
 
 
 @pytest.fixture(autouse=True)

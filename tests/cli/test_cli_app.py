@@ -74,7 +74,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["eval", "x", "--n-eval-episodes", "3"], ["Did you mean --episodes"]),
         (["eval", "x", "--episodes", "0"], ["--episodes 0:", "greater than or equal to 1"]),
         (["bench", "trian"], ["WORKLOAD trian", "'train'"]),
-        (["profile", "--budget", "x"], ["--budget x:"]),
+        (["profile", "--budget", "x"], ["'--budget': x: expected a time"]),
     ],
 )
 def test_usage_errors(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlz.cli import main
-from rlz.config import RunConfig
+from rlz.config import RunConfig, resolve
 
 
 class Calls:
@@ -57,12 +57,40 @@ def test_bench_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_profile_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    calls = Calls({"cores": 2})
+def test_profile_prints_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A profile is measured once, kept, and shown from then on; --fresh measures again."""
+    from rlz.hardware.detect import detect
+    from rlz.hardware.profile_model import Profile, Workload
+
+    monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
+    run = resolve("td3", "Pendulum-v1", {}, None)
+    measured = Profile(date="2026-01-02", hardware=detect(), workload=Workload.of(run), budget_s=30.0, took_s=1.0)
+    calls = Calls(measured)
     monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
-    assert main(["profile", "--env", "Ant-v4", "--budget", "30", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"cores": 2}
-    assert [arguments for arguments, _ in calls.seen] == [("Ant-v4", 30.0)]
+    line = ["profile", "--env", "Pendulum-v1", "--algo", "td3", "--budget", "0.5m", "--json", "--explain"]
+    output = tmp_path / "out.json"
+    for arguments, times in ([*line, "--output", str(output)], 1), (line, 1), ([*line, "--fresh"], 2):
+        assert main(arguments) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["workload"]["algo"] == "td3"
+        assert shown["plan"]["basis"] == "defaults"  # there are no figures
+        assert [given for given, _ in calls.seen] == [(run, 30.0)] * times
+        assert shown == json.loads(output.read_text())
+    assert main(["profile", "--env", "Pendulum-v1", "--algo", "td3", "--explain"]) == 0
+    assert "has too few figures" in capsys.readouterr().out
+
+
+def test_profile_of_the_machine_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["profile"]) == 0
+    assert "usable" in capsys.readouterr().out
+    assert main(["profile", "--algo", "td3"]) == 2
+    assert "--algo needs an environment" in capsys.readouterr().err
+    assert main(["profile", "--output", str(tmp_path / "none" / "p.json")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_runs_show_explains_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """Configurations that `rlz.runtime.train` was called with; it returns 3."""
     seen: list[RunConfig] = []
 
-    def train(config: RunConfig) -> int:
+    def train(config: RunConfig, **_: Any) -> int:
         seen.append(config)
         return 3
 
@@ -56,11 +56,13 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "activation": "tanh",
         "n_critics": 3,
         "mode": "serial",
+        "plan": "off",
         "samplers": 2,
         "num_envs": 4,
         "exchange_every": 4,
         "max_staleness": 7,
         "threads": 2,
+        "spin_count": 7,
         "updates_per_launch": 4,
         "replay_device": "host",
         "publish_every": 4,
@@ -89,11 +91,11 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "--env-kwargs",
         "y=no",
     ]
-    line += ["--prioritized", "--layer-norm", "--no-compile", "--no-save-replay", "--track"]
+    line += ["--prioritized", "--layer-norm", "--no-compile", "--no-save-replay", "--track", "--pin"]
     assert main(["train", algo, *line]) == 3
     expected = RunConfig(
         algo=algo, **given, hidden=(64, 32), wrapper=("a:B", "c.d:E"), env_kwargs={"x": 1, "y": "no"},
-        prioritized=True, layer_norm=True, compile=False, save_replay=False, track=True,
+        prioritized=True, layer_norm=True, compile=False, save_replay=False, track=True, pin=True,
     )  # fmt: skip
     assert trained == [expected]
     default = RunConfig(env="A")
@@ -187,7 +189,7 @@ def test_an_rlz_error_of_the_run_has_status_1(
 ) -> None:
     from rlz.errors import EnvError
 
-    def train(config: RunConfig) -> int:
+    def train(config: RunConfig, **_: Any) -> int:
         raise EnvError(f"{config.env} is closed today")
 
     # The module: the package has a function of the same name.

@@ -3,7 +3,7 @@ import os
 import shutil
 
 from rlz.hardware import detect as module
-from rlz.hardware.detect import Roots, detect, parse_gpus, usable_cores
+from rlz.hardware.detect import Roots, cpu_list, detect, parse_gpu_links, parse_gpus, usable_cores
 
 
 def machine(tmp_path, *, cgroup, files, cpuinfo="model name\t: Testor 9000\nflags\t\t: fpu avx2 fma\n"):
@@ -17,7 +17,7 @@ def machine(tmp_path, *, cgroup, files, cpuinfo="model name\t: Testor 9000\nflag
         path = groups / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Roots(proc=proc, cgroup=groups, shm=tmp_path)
+    return Roots(proc=proc, cgroup=groups, shm=tmp_path, sys=tmp_path / "sys")
 
 
 def test_this_machine():
@@ -54,7 +54,8 @@ def test_limits_of_cgroup_version_1(tmp_path):
 
 
 def test_a_machine_that_tells_nothing(tmp_path):
-    found = detect(Roots(proc=tmp_path / "none", cgroup=tmp_path / "none", shm=tmp_path / "none"))
+    none = tmp_path / "none"
+    found = detect(Roots(proc=none, cgroup=none, shm=none, sys=none))
     assert found.cores >= 1
     assert (found.cpu_quota, found.memory_limit, found.shm, found.memory) == (None, None, None, 0)
 
@@ -78,3 +79,54 @@ def test_gpus_from_nvidia_smi(tmp_path, monkeypatch):
     fake.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(fake))
     assert [gpu.name for gpu in module.detect().gpus] == ["Card"]
+
+
+def test_facts_that_change_results(tmp_path):
+    files = {"cpu.stat": "nr_periods 10\nnr_throttled 4\nthrottled_usec 2500000\n", "cpu.max": "max 100000\n"}
+    roots = machine(tmp_path, cgroup="0::/\n", files=files, cpuinfo="model name: T\nflags: avx2 hypervisor\n")
+    (roots.proc / "loadavg").write_text("3.25 1.0 1.0 2/300 4242\n")
+    cpu = roots.sys / "devices/system/cpu"
+    for core in os.sched_getaffinity(0):  # every two are one
+        place = cpu / f"cpu{core}" / "topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(f"{core // 2 * 2}-{core // 2 * 2 + 1}\n")
+    for path, text in {
+        "devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+        "devices/system/cpu/intel_pstate/no_turbo": "1\n",
+        "devices/system/node/node0/cpulist": "0-3,8\n",
+        "devices/system/node/node0/meminfo": "Node 0 MemTotal:  1024 kB\nNode 0 MemFree: 1 kB\n",
+        "devices/system/node/node1/cpulist": "4-7\n",
+        "class/power_supply/BAT0/type": "Battery\n",
+        "class/power_supply/BAT0/status": "Discharging\n",
+        "class/power_supply/AC/type": "Mains\n",
+        "class/power_supply/AC/online": "0\n",
+        "kernel/mm/transparent_hugepage/shmem_enabled": "always [advise] never\n",
+    }.items():
+        (roots.sys / path).parent.mkdir(parents=True, exist_ok=True)
+        (roots.sys / path).write_text(text)
+    found = detect(roots)
+    assert [(node.cores, node.memory) for node in found.numa] == [(5, 1024 * 1024), (4, 0)]
+    assert (found.governor, found.turbo, found.on_battery, found.virtual) == ("powersave", False, True, True)
+    assert (found.throttled_s, found.load, found.huge_pages) == (2.5, 3.25, "always [advise] never")
+    assert found.cores_physical <= found.cores_allowed
+    text = "\n".join(found.cautions())
+    for words in ("saves power", "on battery", "2 NUMA nodes", "virtual machine", "paused this container for 2", "3.2"):
+        assert words in text
+
+
+def test_a_quiet_machine_needs_no_caution(tmp_path):
+    assert detect(machine(tmp_path, cgroup="", files={})).cautions() == []
+
+
+def test_lists_of_cores():
+    assert [cpu_list(text) for text in ("0-2,5", "", "7", "x")] == [{0, 1, 2, 5}, set(), {7}, set()]
+
+
+def test_links_of_gpus():
+    text = (
+        "\t\x1b[4mGPU0\tGPU1\tGPU2\tCPU Affinity\x1b[0m\n"
+        "GPU0\t X \tNV18\tSYS\t0-31\nGPU1\tNV18\t X \tPHB\t0-31\nGPU2\tSYS\tPHB\t X \t0-31\n\nLegend:\n  X = Self\n"
+    )
+    links = [(link.first, link.second, link.kind) for link in parse_gpu_links(text)]
+    assert links == [(0, 1, "NV18"), (0, 2, "SYS"), (1, 2, "PHB")]
+    assert parse_gpu_links("") == ()

@@ -5,7 +5,6 @@ from itertools import cycle, pairwise
 
 import pytest
 
-from rlz.workers.execution import threads
 from rlz.workers.execution.threads import ThreadTuner, candidates, learner_environment
 
 
@@ -138,6 +137,6 @@ def test_candidates() -> None:
 def test_environment_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert learner_environment() == {"GOMP_SPINCOUNT": threads.SPIN_COUNT}
+    assert learner_environment(2000) == {"GOMP_SPINCOUNT": "2000"}
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert learner_environment() == {}
+    assert learner_environment(2000) == {}

@@ -43,8 +43,8 @@ def fields_of(env: str, dtype: str) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(name, dtype, tuple(shape)) for name, _, shape in spec.fields()]
 
 
-def filled(fields: list[tuple[str, str, tuple[int, ...]]], rows: int) -> "Replay":
-    """Make a buffer that is full, and whose pages are where they stay."""
+def filled(fields: list[tuple[str, str, tuple[int, ...]]], rows: int, settle_s: float = 30.0) -> "Replay":
+    """Make a buffer that is full, and whose pages are where they stay; waits for that for `settle_s` at most."""
     from rlz._native import Replay
 
     replay = Replay.create(fields, buffer_size=rows, lanes=LANES, run_id=1)
@@ -54,7 +54,7 @@ def filled(fields: list[tuple[str, str, tuple[int, ...]]], rows: int) -> "Replay
         for start in range(0, replay.lane_capacity, len(packed)):
             chunk = packed[: min(len(packed), replay.lane_capacity - start)]
             replay.restore_rows(lane, chunk, np.zeros(len(chunk), np.uint64), worker=1)
-    settle(uniform(replay, 256))
+    settle(uniform(replay, 256), settle_s)
     return replay
 
 

@@ -1,7 +1,8 @@
 """`rlz profile`."""
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -9,10 +10,26 @@ EPILOG = """[bold]Examples[/bold]
 
   rlz profile
   rlz profile --env Ant-v4
-  rlz profile --env Ant-v4 --budget 60
+  rlz profile --env Ant-v4 --algo td3 --budget 2m --fresh
+  rlz profile --env Ant-v4 --explain
+  rlz profile --config runs/NAME/config.toml
   rlz profile --env Ant-v4 --json > profile.json"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def seconds(value: str | float) -> float:
+    """Accept 60, 60s, 2m, 1.5m. Raises typer's error for anything else."""
+    text = str(value)
+    units = {"s": 1.0, "m": 60.0}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        found = float(number) * unit
+    except ValueError:
+        found = 0.0
+    if not 5 <= found <= 3600:
+        raise typer.BadParameter(f"{text}: expected a time from 5s to 60m, such as 60s or 2m")
+    return found
 
 
 @app.command(epilog=EPILOG)
@@ -21,25 +38,107 @@ def profile(
         str | None,
         typer.Option(
             metavar="ID",
-            help=r"Gymnasium id to measure rates for. [dim]\[default: hardware only][/dim]",
+            help=r"Gymnasium id to measure for. [dim]\[default: hardware only][/dim]",
             show_default=False,
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(metavar="S", min=1, help="Seconds to spend on measuring.")] = 20,
+    algo: Annotated[
+        str | None, typer.Option(metavar="NAME", help=r"Algorithm. [dim]\[default: sac][/dim]", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file with options of the run to measure for (networks, batch size, ...), such as a run's "
+            r"config.toml. [dim]\[default: the preset][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        float,
+        typer.Option(
+            parser=seconds,
+            metavar="TIME",
+            help=r"Time to spend on measuring. [dim]\[default: 60s][/dim]",
+            show_default=False,
+        ),
+    ] = 60.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON (keys: docs/profile.md) instead of tables.")
     ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the JSON to a file.", show_default=False),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, whatever was measured before.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show the plan that `rlz train` makes of it, with reasons.")
+    ] = False,
 ) -> None:
-    """Show the hardware; with --env, also the sampling, replay and update rates measured on it."""
+    """Show the hardware; with --env, measure what it reaches, keep that, and let `rlz train` plan with it."""
     from rich.console import Console
 
+    from rlz.errors import ConfigError
+    from rlz.hardware.limits import limits
+    from rlz.hardware.plan import plan as make_plan
+    from rlz.hardware.report import show, show_plan
+
+    if output is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"{output} cannot be written: there is no folder {output.absolute().parent}")
+    errors = Console(stderr=True, highlight=False)
+    run = _run_config(env, algo, config)
+    found = _measure(run, budget, fresh, errors)
+    plan = make_plan(run, (), found) if explain and run is not None else None
+    values = found.to_json() | {"limits": [limit._asdict() for limit in limits(found)]}
+    if plan is not None:
+        values["plan"] = plan.model_dump(mode="json")
+    text = json.dumps(values, indent=2)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(text)
+        return
+    console = Console(highlight=False)
+    show(found, console)
+    if plan is not None:
+        show_plan(plan, console)
+
+
+def _run_config(env: str | None, algo: str | None, config: Path | None) -> Any:
+    """Configuration of the run to measure for; None where no environment is named."""
+    from rlz.config import resolve
+    from rlz.errors import UsageError
+
+    if env is None and config is None:
+        if algo is not None:
+            raise UsageError("--algo needs an environment: give --env, for instance --env Ant-v4")
+        return None
+    return resolve(algo or ("sac" if config is None else None), env, {}, config)
+
+
+def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
+    """The profile from the cache, or a new one that is kept there."""
+    from rlz.hardware import cache
     from rlz.hardware import profile as measure
 
-    progress = Console(stderr=True, highlight=False)
-    found = measure(env, budget, progress=lambda text: progress.print(text, style="dim", markup=False))
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    else:
-        from rlz.hardware.report import show
+    if run is None:
+        return measure()
+    if not fresh:
+        kept = cache.load(run)
+        if kept.note:
+            errors.print(kept.note, style="dim", markup=False)
+        if kept.profile is not None:
+            made = kept.profile.date.replace("T", " ").rstrip("Z")
+            errors.print(f"measured before ({made} UTC); --fresh measures again", style="dim", markup=False)
+            return kept.profile
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        show(found, Console(highlight=False))
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        found = measure(run, budget, progress=lambda text, part: bar.update(task, completed=part, description=text))
+    try:
+        cache.save(found)
+    except OSError as error:
+        errors.print(f"the profile is not kept: {error.filename}: {error.strerror}", style="dim", markup=False)
+    return found

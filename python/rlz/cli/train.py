@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rlz.cli.options import given, run_parameters
-from rlz.config import algorithms, resolve_with_origins
+from rlz.config import Resolved, algorithms, resolve_with_origins
 from rlz.errors import CheckpointError, UsageError
 
 EPILOG = """[bold]Examples[/bold]
@@ -37,16 +37,23 @@ def train(algo: str | None, config: Path | None, resume: Path | None, print_conf
         if not config.is_file():
             raise CheckpointError(f"{resume} is no run: it has no config.toml. `rlz runs` lists the runs.")
     resolved = resolve_with_origins(algo, None, given(options), config)
-    if print_config:
-        typer.echo(resolved.render(), nl=False)
-        return 0
     if resume is not None:
+        if print_config:
+            typer.echo(resolved.render(), nl=False)
+            return 0
         from rlz.runtime.resume import resume as go_on
 
-        return go_on(resume, resolved.config.model_dump())
+        return go_on(resume, resolved.config.model_dump(), given=given(options))
+    from rlz.runtime.planning import planned
+
+    plan = planned(resolved.config, resolved.given())
+    if print_config:
+        origins = resolved.origins | dict.fromkeys(plan.plan.choices, "plan")
+        typer.echo(Resolved(plan.config, origins).render(), nl=False)
+        return 0
     from rlz.runtime.train import train as run
 
-    return run(resolved.config)
+    return run(plan.config, plan=plan.plan, notes=plan.notes)
 
 
 _OWN: dict[str, Any] = {

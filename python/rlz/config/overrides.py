@@ -32,6 +32,10 @@ class Resolved:
     config: RunConfig
     origins: dict[str, str]
 
+    def given(self) -> list[str]:
+        """Names of the values that the user gave, on the command line or in a file."""
+        return [name for name, origin in self.origins.items() if not origin.startswith("preset ")]
+
     def render(self) -> str:
         """TOML that `--config` reads, each line with its origin as a comment; unset values are comments."""
         rows = []

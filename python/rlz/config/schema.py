@@ -255,6 +255,15 @@ class RunConfig(BaseModel):
         panel=Panel.PLACEMENT,
         help="Workers as processes side by side, or the same graph in one process: deterministic, for debugging.",
     )
+    plan: str = option(
+        "auto",
+        panel=Panel.PLACEMENT,
+        help="Where the options below come from that are not given: auto takes the plan that `rlz profile` found for "
+        "this machine, environment and network, a plan.toml the plan in it, off the defaults.",
+        metavar="auto|FILE|off",
+        expects="auto, off, or the path of a plan.toml",
+        min_length=1,
+    )
     samplers: Integer = option(
         1, panel=Panel.PLACEMENT, help="Sampler processes.", metavar="INT", ge=1, le=MAX_SAMPLERS
     )
@@ -306,6 +315,18 @@ class RunConfig(BaseModel):
         help="CPU threads of the learner; auto measures them beside the running samplers.",
         metavar="INT|auto",
         expects="an integer from 1 to 1024, or auto",
+    )
+    spin_count: Integer = option(
+        1000,
+        panel=Panel.PLACEMENT,
+        help="Turns that an OpenMP thread of the learner waits busily before it sleeps; OMP_WAIT_POLICY and "
+        "GOMP_SPINCOUNT win.",
+        metavar="TURNS",
+        ge=0,
+        le=10**9,
+    )
+    pin: bool = option(
+        False, panel=Panel.PLACEMENT, help="Keep samplers and learner to cores of their own, where there are enough."
     )
     compile: bool = option(True, panel=Panel.PLACEMENT, help="Compile the update while training has already begun.")
     updates_per_launch: Integer = option(

@@ -3,12 +3,14 @@
 Usable counts, not installed: an affinity mask and a container's quota both cut the cores, a cgroup cuts the memory.
 """
 
+import hashlib
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,12 @@ _SIMD = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "
 
 _PACKAGES = ("rlz", "torch", "gymnasium", "mujoco", "numpy")
 
+_FINGERPRINT = (
+    *("cpu", "architecture", "simd", "cores_online", "cores_allowed", "cores", "cores_physical", "cpu_quota"),
+    *("memory", "memory_limit", "numa", "gpus", "gpu_links", "governor", "turbo", "python", "versions"),
+)
+"""Facts on which rates depend and that last longer than a run."""
+
 
 @dataclass(frozen=True)
 class Roots:
@@ -26,6 +34,24 @@ class Roots:
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
     shm: Path = Path("/dev/shm")
+    sys: Path = Path("/sys")
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    """A part of the machine with its own memory (bytes); reaching another node's takes longer."""
+
+    cores: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class GpuLink:
+    """How two GPUs, by index, reach each other, in nvidia-smi's words: NV18 (NVLink), PIX, PHB, SYS, ..."""
+
+    first: int
+    second: int
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -50,10 +76,19 @@ class Hardware:
     cores_allowed : of these, in the affinity mask.
     cpu_quota : cores by the cgroup's CPU quota.
     cores : usable: the smaller of mask and quota, at least 1.
+    cores_physical : of those in the mask, counted without their second hardware threads.
+    numa : nodes with memory of their own.
     memory, memory_available : of the machine.
     memory_limit : of the cgroup.
     shm : size of /dev/shm (rlz uses memfds, which it does not limit; other programs do).
+    gpu_links : between each two GPUs.
     container : what kind of container this seems to be, "" for none.
+    virtual : a virtual machine.
+    governor : of the CPU's clock, "" where it is not known; turbo: the clock may exceed its base, None: not known.
+    on_battery : no mains.
+    huge_pages : for shared memory, the kernel's setting in brackets.
+    throttled_s : seconds that the quota has kept this cgroup waiting so far.
+    load : processes that wanted a core over the last minute.
     """
 
     cpu: str
@@ -72,11 +107,53 @@ class Hardware:
     container: str
     python: str
     versions: dict[str, str]
+    cores_physical: int = 0
+    numa: tuple[NumaNode, ...] = ()
+    gpu_links: tuple[GpuLink, ...] = ()
+    virtual: bool = False
+    governor: str = ""
+    turbo: bool | None = None
+    on_battery: bool = False
+    huge_pages: str = ""
+    throttled_s: float = 0.0
+    load: float = field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; keys are in docs/profile.md."""
-        values = {key: value for key, value in vars(self).items() if key != "gpus"}
-        return values | {"simd": list(self.simd), "gpus": [vars(gpu) for gpu in self.gpus]}
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
+    def fingerprint(self) -> str:
+        """Digest of everything that rates depend on and that does not change by itself."""
+        values = self.to_json()
+        facts = json.dumps([values[name] for name in _FINGERPRINT], sort_keys=True)
+        return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+    def cautions(self) -> list[str]:
+        """Facts about power, container and neighbours that make rates smaller or less steady, in words."""
+        found = []
+        if self.cpu_quota is not None and self.cpu_quota < self.cores_allowed:
+            found.append(
+                f"a quota allows {self.cpu_quota:.3g} of {self.cores_allowed} cores: beyond it everything pauses"
+            )
+        if self.throttled_s >= 1.0:
+            found.append(f"the quota has paused this container for {self.throttled_s:.0f} s so far")
+        if 0 < self.cores_physical < self.cores_allowed:
+            found.append(
+                f"{self.cores_allowed} cores are {self.cores_physical} with two hardware threads each: two busy "
+                "threads of one core do less than twice the work of one"
+            )
+        if self.governor == "powersave" and self.turbo is False:
+            found.append("the CPU saves power (governor powersave, no turbo)")
+        if self.on_battery:
+            found.append("the machine runs on battery, which usually lowers its clock")
+        if len(self.numa) > 1:
+            found.append(f"{len(self.numa)} NUMA nodes: memory of another node is slower")
+        if self.virtual:
+            found.append("a virtual machine: its host may give the cores to others")
+        if self.load > 0.5:
+            found.append(f"other processes wanted {self.load:.1f} cores over the last minute: rates are too low")
+        return found
 
 
 def detect(roots: Roots | None = None) -> Hardware:
@@ -86,6 +163,7 @@ def detect(roots: Roots | None = None) -> Hardware:
     allowed = len(os.sched_getaffinity(0))
     quota = _cpu_quota(roots)
     memory = _meminfo(roots.proc)
+    gpus = _gpus()
     return Hardware(
         cpu=cpu,
         architecture=platform.machine(),
@@ -98,11 +176,21 @@ def detect(roots: Roots | None = None) -> Hardware:
         memory_available=memory.get("MemAvailable", 0),
         memory_limit=_memory_limit(roots, memory.get("MemTotal", 0)),
         shm=_file_system_size(roots.shm),
-        gpus=_gpus(),
+        gpus=gpus,
         kernel=platform.release(),
         container=_container(roots.proc),
         python=platform.python_version(),
         versions={package: found for package in _PACKAGES if (found := _version(package))},
+        cores_physical=_physical_cores(roots.sys, os.sched_getaffinity(0)),
+        numa=_numa(roots.sys),
+        gpu_links=_gpu_links() if len(gpus) > 1 else (),
+        virtual="hypervisor" in flags,
+        governor=" ".join(_words(roots.sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        turbo=_turbo(roots.sys),
+        on_battery=_on_battery(roots.sys),
+        huge_pages=" ".join(_lines(roots.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
+        throttled_s=throttled_s(roots),
+        load=float((_words(roots.proc / "loadavg") or ["0"])[0]),
     )
 
 
@@ -131,7 +219,7 @@ def _meminfo(proc: Path) -> dict[str, int]:
     return found
 
 
-def _cgroup_folders(roots: Roots, controller: str) -> list[Path]:
+def cgroup_folders(roots: Roots, controller: str) -> list[Path]:
     """Folders of this process's cgroup and its parents that can hold a limit, version 2 and version 1."""
     folders = []
     for line in _lines(roots.proc / "self" / "cgroup"):
@@ -149,7 +237,7 @@ def _cgroup_folders(roots: Roots, controller: str) -> list[Path]:
 
 def _cpu_quota(roots: Roots) -> float | None:
     quotas = []
-    for folder in _cgroup_folders(roots, "cpu"):
+    for folder in cgroup_folders(roots, "cpu"):
         quota, period = [*_words(folder / "cpu.max"), "", ""][:2]
         if not quota:
             quota = " ".join(_words(folder / "cpu.cfs_quota_us"))
@@ -159,9 +247,68 @@ def _cpu_quota(roots: Roots) -> float | None:
     return min(quotas, default=None)
 
 
+def throttled_s(roots: Roots) -> float:
+    """Seconds for which a CPU quota has paused this process's cgroup, or one above it, so far."""
+    most = 0.0
+    for folder in cgroup_folders(roots, "cpu"):
+        values = dict(line.split()[:2] for line in _lines(folder / "cpu.stat") if len(line.split()) >= 2)
+        most = max(most, _number(values.get("throttled_usec")) / 1e6, _number(values.get("throttled_time")) / 1e9)
+    return most
+
+
+def _number(text: str | None) -> float:
+    return float(text) if text is not None and text.isdigit() else 0.0
+
+
+def cpu_list(text: str) -> set[int]:
+    """Cores of the kernel's list format, such as 0-3,8."""
+    cores = set[int]()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            cores |= set(range(int(first), int(last or first) + 1))
+    return cores
+
+
+def _physical_cores(sys: Path, allowed: set[int]) -> int:
+    siblings = {
+        frozenset(cpu_list(" ".join(_lines(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"))))
+        for core in allowed
+    }
+    return 0 if frozenset() in siblings else len(siblings)
+
+
+def _numa(sys: Path) -> tuple[NumaNode, ...]:
+    nodes = []
+    for folder in sorted((sys / "devices/system/node").glob("node[0-9]*")):
+        memory = 0
+        for line in _lines(folder / "meminfo"):
+            words = line.split()
+            if "MemTotal:" in words and words[-1] == "kB":
+                memory = int(words[-2]) * 1024
+        nodes.append(NumaNode(len(cpu_list(" ".join(_lines(folder / "cpulist")))), memory))
+    return tuple(nodes)
+
+
+def _turbo(sys: Path) -> bool | None:
+    cpu = sys / "devices/system/cpu"
+    if words := _words(cpu / "intel_pstate/no_turbo"):
+        return words[0] == "0"
+    if words := _words(cpu / "cpufreq/boost"):
+        return words[0] == "1"
+    return None
+
+
+def _on_battery(sys: Path) -> bool:
+    supplies = list((sys / "class/power_supply").glob("*"))
+    mains = [_words(supply / "online") for supply in supplies if _words(supply / "type") == ["Mains"]]
+    draining = any(_words(supply / "status") == ["Discharging"] for supply in supplies)
+    return draining and ["1"] not in mains
+
+
 def _memory_limit(roots: Roots, memory: int) -> int | None:
     limits = []
-    for folder in _cgroup_folders(roots, "memory"):
+    for folder in cgroup_folders(roots, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             words = _words(folder / name)
             # Version 1 writes "no limit" as a number near 2^63.
@@ -179,18 +326,39 @@ def _container(proc: Path) -> str:
     return next((name for name in ("kubepods", "docker", "lxc") if name in text), "")
 
 
-def _gpus() -> tuple[Gpu, ...]:
+def _nvidia_smi(*arguments: str) -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return ()
-    query = "--query-gpu=name,memory.total,compute_cap,driver_version"
+        return ""
     try:
-        done = subprocess.run(
-            [program, query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20, check=False
-        )
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return parse_gpus(done.stdout) if done.returncode == 0 else ()
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    query = "--query-gpu=name,memory.total,compute_cap,driver_version"
+    return parse_gpus(_nvidia_smi(query, "--format=csv,noheader,nounits"))
+
+
+def _gpu_links() -> tuple[GpuLink, ...]:
+    return parse_gpu_links(_nvidia_smi("topo", "-m"))
+
+
+def parse_gpu_links(text: str) -> tuple[GpuLink, ...]:
+    """Read the matrix of `nvidia-smi topo -m`; whatever else it prints is left out."""
+    rows = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.replace("\x1b[4m", "").replace("\x1b[0m", "").split("\t")]
+        if cells[0].startswith("GPU") and cells[0][3:].isdigit() and "X" in cells:
+            rows[int(cells[0][3:])] = cells[1:]
+    return tuple(
+        GpuLink(first, second, rows[first][second])
+        for first in sorted(rows)
+        for second in sorted(rows)
+        if first < second < len(rows[first])
+    )
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
@@ -230,6 +398,4 @@ def _version(package: str) -> str:
 
 
 if __name__ == "__main__":
-    import json
-
     json.dump(detect().to_json(), sys.stdout, indent=2)

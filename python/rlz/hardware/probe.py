@@ -1,138 +1,310 @@
-"""`rlz profile`: the machine, and the rates that sampling, replay and updates reach on it, each in a child process.
+"""`rlz profile`: measures, in the order of what the figures decide, until the budget is spent.
 
-Every rate is measured with the other parts idle, so together they are limits, not a prediction of a run.
+Samplers alone, then updates alone, say what each side could do. What they leave open is measured together. All of it
+happens in child processes that are killed when their time is over, so the end is kept whatever an environment does;
+what did not fit is listed.
 """
 
 import json
-import os
-import signal
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
+from rlz.bench.children import Child
 from rlz.errors import RlzError
-from rlz.hardware.detect import detect
+from rlz.hardware.detect import Hardware, detect
+from rlz.hardware.model import DEFAULT_SPIN, Setting, setting_of
+from rlz.hardware.plan import open_settings
+from rlz.hardware.profile_model import Joint, Profile, Workload
+from rlz.workers.execution.threads import learner_environment
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
 
-REPLAY_ROWS = 200_000
-"""Rows of the replay buffer that is measured: larger than any cache, and a small part of most memories."""
+Progress = Callable[[str, float], None]
+"""Called with what is measured next, and the part of the budget that is spent."""
+
+SAMPLING_UNTIL: Final = 0.2
+STREAMS_UNTIL: Final = 0.25
+UPDATES_UNTIL: Final = 0.6
+JOINT_UNTIL: Final = 0.97
+"""Parts of the budget by which each stage ends at the latest; what one leaves over is the next one's."""
+
+ENVS_PER_PROCESS = (1, 4, 16)
+
+SAMPLER_BYTES = 200 * 2**20
+"""Memory of one measuring sampler; no more are started than fit into half of what is free."""
+
+OTHER_SPINS = (10_000, 0)
+"""Spin counts that are measured beside the default, for the best setting, where the cores are more than one."""
 
 
-def profile(
-    env: str | None = None, budget: float = 20.0, *, progress: Callable[[str], None] | None = None
-) -> dict[str, Any]:
-    """Look at the machine and, for an environment, measure.
+class Budget:
+    """The time that measuring may take, and who is told about it."""
+
+    def __init__(self, seconds: float, progress: Progress | None = None) -> None:
+        self.seconds = seconds
+        self.begin = time.monotonic()
+        self._progress = progress
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the begin."""
+        return time.monotonic() - self.begin
+
+    def left(self, part: float = 1.0) -> float:
+        """Seconds until a part of the budget is spent, at least 0."""
+        return max(0.0, part * self.seconds - self.spent)
+
+    def say(self, text: str) -> None:
+        """What is measured next."""
+        if self._progress is not None:
+            self._progress(text, min(1.0, self.spent / self.seconds))
+
+
+def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress: Progress | None = None) -> Profile:
+    """Look at the machine and, for a workload, measure.
 
     Parameters
     ----------
-    env : environment id; None: nothing is measured.
-    budget : seconds for all measurements, about. What does not fit is left out and listed in "skipped".
-    progress : called with a line before each measurement.
-
-    Returns
-    -------
-    JSON values; the keys are in docs/profile.md.
+    config : of a run: environment, algorithm, networks, batch size, replay ratio. None: nothing is measured.
+    budget : seconds for everything. What does not fit is listed in `skipped`.
+    progress : told what comes next.
 
     Raises
     ------
     EnvError, ConfigError
         The environment cannot be made or used.
+    RlzError
+        Not even one sampler could be measured.
     """
-    say = progress or (lambda _: None)
-    begin = time.monotonic()
+    clock = Budget(budget, progress)
     hardware = detect()
-    report: dict[str, Any] = {
-        "format": FORMAT,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "hardware": hardware.to_json(),
-        "env": env,
-        "budget_s": budget,
-    }
-    if env is not None:
-        say(f"sampling of {env}")
-        report["sampling"] = _sampling(env, budget)
-        say("replay buffer")
-        report["replay"] = _replay(env, budget)
-        say("updates")
-        left = max(10.0, budget - (time.monotonic() - begin))
-        report["updates"], report["skipped"] = _updates(env, left, hardware.cores)
-    report["took_s"] = round(time.monotonic() - begin, 1)
-    return report
+    found: dict[str, Any] = {"hardware": asdict(hardware), "budget_s": budget}
+    found["date"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    if config is not None:
+        from rlz import envs
+
+        envs.inspect_env(config, on_note=lambda _: None)  # a clear error before anything is measured
+        found["workload"] = Workload.of(config).model_dump()
+        found["skipped"] = []
+        with tempfile.TemporaryDirectory(prefix="rlz-profile-") as folder:
+            environment = {"TMPDIR": folder}  # a child that is killed leaves nothing elsewhere
+            _sampling(config, hardware, clock, environment, found)
+            _updates(config, hardware, clock, environment, found)
+            _joint(config, clock, environment, found)
+    return _profile(found, clock)
 
 
-def _sampling(env: str, budget: float) -> dict[str, Any]:
-    from rlz.bench.children import run_child
-
-    job = {"env": env, "seconds": max(1.0, min(5.0, 0.06 * budget))}
-    found = run_child([sys.executable, "-m", "rlz.bench.sampling", json.dumps(job)], timeout=300)
-    rates = {"env_steps_per_s": found["rlz"], "bare_env_steps_per_s": found["bare loop"]}
-    return {**rates, "share_of_bare": found["rlz"] / found["bare loop"]}
-
-
-def _replay(env: str, budget: float) -> dict[str, Any]:
-    from rlz.bench.children import run_child
-
-    job = {"env": env, "seconds": max(0.1, min(1.0, 0.01 * budget)), "rows": REPLAY_ROWS, "turns": 1}
-    found = run_child([sys.executable, "-m", "rlz.bench.replay", json.dumps(job)], timeout=300)
-    return {"row_bytes": found["row_bytes"], **{f"{name}_rows_per_s": rate for name, rate in found["rlz"].items()}}
-
-
-def _updates(env: str, seconds: float, cores: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Update rates by executor and threads, in the order in which they are worth knowing, until the time is over."""
-    job = {"env": env, "threads": thread_counts(cores), "seconds": max(0.5, min(2.0, seconds / 20))}
-    command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
-    lines, error = lines_within(command, seconds)
-    plan = [line for line in lines if "plan" in line]
-    error = error or next((line["error"] for line in lines if "error" in line), "")
-    rates = [line for line in lines if "updates_per_s" in line]
-    if not plan:
-        raise RlzError(f"the learner could not be measured: {error or f'it did not start within {seconds:.0f} s'}")
-    done = {(rate["device"], rate["executor"], rate["threads"]) for rate in rates}
-    skipped = [f"updates on {d}, {e}, {t} threads" for d, e, t in plan[0]["plan"] if (d, e, t) not in done]
-    return rates, skipped if not error else [*skipped, error]
+def _profile(found: dict[str, Any], clock: Budget) -> Profile:
+    values = {**found, "took_s": round(clock.spent, 2)}
+    return Profile.model_validate_json(json.dumps(values))
 
 
 def thread_counts(cores: int) -> list[int]:
     """Thread counts worth trying: powers of two up to the cores, and the cores themselves."""
-    counts = {cores}
-    count = 1
-    while count < cores:
-        counts.add(count)
-        count *= 2
-    return sorted(counts)
+    return sorted({cores, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)})
 
 
-def lines_within(command: Iterable[str], seconds: float) -> tuple[list[dict[str, Any]], str]:
-    """Run a program for at most some seconds: the JSON lines it printed, and its error when it failed by itself."""
-    process = subprocess.Popen(
-        list(command),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    failed = ""
-    try:
-        out, err = process.communicate(timeout=seconds)
-        if process.returncode != 0:
-            failed = (err.strip().splitlines() or [""])[-1][:500] or f"status {process.returncode}"
-    except subprocess.TimeoutExpired:
-        out, _ = _kill(process)
-    except BaseException:
-        _kill(process)
-        raise
-    lines = []
-    for line in out.splitlines():
+# -- samplers, environment, transport ------------------------------------------------------------------------------
+
+
+def _sampling(
+    config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]
+) -> None:
+    room = max(1, hardware.memory_available // 2 // SAMPLER_BYTES) if hardware.memory_available else 1
+    counts = thread_counts(max(1, min(hardware.cores, room)))
+    each = min(1.0, max(0.2, 0.01 * clock.seconds))
+    job = json.dumps(config.model_dump(mode="json"))
+    skipped = found["skipped"]
+    with ExitStack() as stack:
+        clock.say(f"start of {counts[-1]} sampler{'s' * (counts[-1] > 1)}")
+        children = [
+            stack.enter_context(Child([sys.executable, "-m", "rlz.hardware.sampling", job], env=environment))
+            for _ in range(counts[-1])
+        ]
+        first = children[0]
         try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return [line for line in lines if isinstance(line, dict)], failed
+            if first.line(clock.left()) is None:
+                raise RlzError(f"the environment could not be measured: {first.error()}")
+            clock.say(f"steps and resets of {config.env}")
+            costs = first.ask({"do": "costs", "num_envs": ENVS_PER_PROCESS, "seconds": 2 * each}, clock.left())
+            one = first.ask({"do": "sample", "num_envs": 1, "seconds": each}, clock.left())["env_steps_per_s"]
+        except TimeoutError as error:
+            raise RlzError(
+                f"{config.env} could not be measured within {clock.seconds:g} s: it did not start, or made no step. "
+                "Give it more time with --budget"
+            ) from error
+        share = one / costs["bare_env_steps_per_s"]
+        rates = [{"processes": 1, "envs_per_process": 1, "env_steps_per_s": one}]
+        found["sampling"] = {**costs, "share_of_bare": share, "rates": rates}
+        for processes, num_envs in _scaling(counts):
+            name = f"{processes} sampler{'s' * (processes > 1)} of {num_envs} environment{'s' * (num_envs > 1)}"
+            clock.say(name)
+            try:
+                rate = _together(children[:processes], num_envs, each, clock)
+            except TimeoutError:
+                skipped.append(name)
+                return  # late answers would be taken for others
+            except RlzError as error:
+                skipped.append(f"{name}: {error}")
+                break
+            rates.append({"processes": processes, "envs_per_process": num_envs, "env_steps_per_s": rate})
+        try:
+            clock.say("replay buffer and parameters")
+            found["transport"] = first.ask({"do": "transport", "seconds": 0.1}, clock.left(STREAMS_UNTIL))
+            clock.say("memory")
+            memory = first.ask({"do": "memory", "threads": counts, "seconds": 0.2}, clock.left(STREAMS_UNTIL))
+            found["memory"] = memory["memory"]
+        except TimeoutError:
+            skipped.append("replay buffer, parameters or memory")
+        except RlzError as error:
+            skipped.append(f"replay buffer, parameters or memory: {error}")
 
 
-def _kill(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    os.killpg(process.pid, signal.SIGKILL)
-    return process.communicate()
+def _scaling(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Processes and environments in each, the most telling first; (1, 1) has been measured."""
+    ends = sorted({counts[0], counts[-1]})
+    more = [(processes, envs) for envs in ENVS_PER_PROCESS[1:] for processes in ends]
+    return [(processes, 1) for processes in counts[1:]] + more
+
+
+def _together(children: Sequence[Child], num_envs: int, seconds: float, clock: Budget) -> float:
+    """Env steps per second of several samplers at once."""
+    jobs = {"do": "sample", "num_envs": num_envs}
+    for warm_up in (True, False):
+        for child in children:
+            child.send({**jobs, "seconds": 0.05 if warm_up else seconds})
+        answers = []
+        for child in children:
+            while (answer := child.line(clock.left(SAMPLING_UNTIL))) == {"ready": True}:
+                continue
+            if answer is None:
+                raise RlzError(child.error())
+            answers.append(float(answer["env_steps_per_s"]))
+    return sum(answers)
+
+
+# -- updates -------------------------------------------------------------------------------------------------------
+
+
+def _updates(
+    config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]
+) -> None:
+    seconds = min(2.0, max(0.3, 0.01 * clock.seconds))
+    job = {"config": config.model_dump(mode="json"), "threads": thread_counts(hardware.cores), "seconds": seconds}
+    groups: dict[str, list[Any]] = {"update": [], "product": [], "copy": []}
+    planned: list[str] = []
+    clock.say("start of the learner")
+    command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
+    with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
+        for line in _lines(child, clock, UPDATES_UNTIL, found["skipped"], "updates"):
+            planned = line.get("plan", planned)
+            if "next" in line:
+                clock.say(line["next"])
+            if "done" in line and line["done"] in planned:
+                planned.remove(line["done"])
+            if "error" in line:
+                found["skipped"].append(line["error"])
+                planned = [name for name in planned if not line["error"].startswith(name)]
+            for group, values in groups.items():
+                if group in line:
+                    values.append(line[group])
+    found["updates"], found["products"], found["copies"] = groups["update"], groups["product"], groups["copy"]
+    found["skipped"] += planned
+
+
+def _lines(child: Child, clock: Budget, until: float, skipped: list[str], name: str) -> Iterable[dict[str, Any]]:
+    """Lines of a child until it ends, or until its part of the budget is spent."""
+    while True:
+        try:
+            line = child.line(clock.left(until))
+        except TimeoutError:
+            return
+        if line is None:
+            if error := child.error():
+                skipped.append(f"{name}: {error}")
+            return
+        yield line
+
+
+# -- together ------------------------------------------------------------------------------------------------------
+
+
+def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], found: dict[str, Any]) -> None:
+    """The default first, at a replay ratio and free; then what else may be better; then other ways to wait."""
+    found["joint"] = []
+    so_far = _profile(found, clock)
+    if so_far.sampling is None or not so_far.updates:
+        found["skipped"].append("samplers and learner together: one side alone has no figures")
+        return
+    ratio = 1.0 if isinstance(config.replay_ratio, str) else config.replay_ratio
+    held, free = config.model_copy(update={"replay_ratio": ratio}), config.model_copy(update={"replay_ratio": "free"})
+    lists = [(ratio, open_settings(held, so_far)), (None, open_settings(free, so_far))]
+    most = max(len(settings) for _, settings in lists)
+    turns = [(kind, settings[turn]) for turn in range(most) for kind, settings in lists if turn < len(settings)]
+    _measure(config, clock, environment, found, turns)
+    if so_far.hardware.cores > 1:
+        for spin in OTHER_SPINS[:1]:
+            _measure(config, clock, environment, found, _variants(found, ratio, spin_count=spin))
+        _measure(config, clock, environment, found, _variants(found, ratio, pinned=True))
+
+
+def _variants(found: dict[str, Any], ratio: float, **change: Any) -> list[tuple[float | None, Setting]]:
+    """The best setting so far at the replay ratio, where a change could matter, and so changed."""
+    joint = [Joint.model_validate(one) for one in found["joint"] if one["replay_ratio"] == ratio]
+    best = max(joint, key=lambda one: one.env_steps_per_s, default=None)
+    if best is None or best.device != "cpu":
+        return []
+    setting = setting_of(best)
+    return [(ratio, Setting(**{**asdict(setting), **change}))]
+
+
+def _measure(
+    config: "RunConfig",
+    clock: Budget,
+    environment: dict[str, str],
+    found: dict[str, Any],
+    turns: Sequence[tuple[float | None, Setting]],
+) -> None:
+    """Measure settings that share wait policy and pinning, in one child."""
+    if not turns:
+        return
+    spin = turns[0][1].spin_count
+    seconds = min(4.0, max(1.0, 0.03 * clock.seconds))
+    settings = []
+    for ratio, setting in turns:
+        values = asdict(setting)
+        del values["threads"]  # the learner measures its own
+        precision = "fp32" if setting.device == "cpu" else "tf32"
+        compiled = any(one["executor"] == "compiled" for one in found["updates"])
+        settings.append({**values, "replay_ratio": ratio, "precision": precision, "compile": compiled})
+    job = {"config": config.model_dump(mode="json"), "settings": settings, "seconds": seconds}
+    done = 0
+    command = [sys.executable, "-m", "rlz.hardware.joint", json.dumps(job)]
+    clock.say("samplers and learner together")
+    with Child(command, env=environment | learner_environment(spin)) as child:
+        for line in _lines(child, clock, JOINT_UNTIL, found["skipped"], "samplers and learner together"):
+            if "next" in line:
+                clock.say(_words(*turns[line["next"]]))
+            elif "joint" in line:
+                found["joint"].append(line["joint"])
+                done += 1
+            elif "error" in line:
+                found["skipped"].append(f"{_words(*turns[done])}: {line['error']}")
+                done += 1
+    found["skipped"] += [_words(*turn) for turn in turns[done:]]
+
+
+def _words(ratio: float | None, setting: Setting) -> str:
+    parts = [f"{setting.samplers} sampler{'s' * (setting.samplers > 1)} x {setting.envs_per_sampler} and a learner"]
+    parts.append("free" if ratio is None else f"replay ratio {ratio:g}")
+    if setting.spin_count != DEFAULT_SPIN:
+        parts.append(f"spin {setting.spin_count}")
+    if setting.pinned:
+        parts.append("pinned")
+    return ", ".join(parts)

@@ -1,89 +1,174 @@
-"""A profile as Rich tables."""
-
-from typing import Any
+"""A profile, and a plan, as Rich tables."""
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rlz.bench.report import figure
+from rlz.hardware.detect import Hardware
+from rlz.hardware.limits import limits
+from rlz.hardware.model import DEFAULT_SPIN, bound
+from rlz.hardware.plan import Plan, explain
+from rlz.hardware.profile_model import Profile, Sampling, Transport
 
 _GIB = 2**30
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Print what `profile` returned."""
-    parts: list[RenderableType] = [Text("Machine", style="bold"), _machine(report["hardware"])]
-    if report["env"] is not None:
-        parts += [Text(), Text(f"Measured for {report['env']}, each part alone", style="bold"), _measured(report)]
-        parts.append(_updates(report["updates"]))
-        parts += [Text(f"not measured within {report['budget_s']:.0f} s: {name}", "dim") for name in report["skipped"]]
-        parts.append(Text(verdict(report)))
+def show(profile: Profile, console: Console) -> None:
+    """Print a profile."""
+    parts: list[RenderableType] = [_title("Machine"), _machine(profile.hardware)]
+    parts += [Text(f"note: {caution}", "yellow") for caution in profile.hardware.cautions()]
+    if profile.workload is not None:
+        parts += [Text(), _title(f"Each part alone, for {profile.workload.algo} on {profile.workload.env}")]
+        if profile.sampling is not None:
+            parts += [_sampling(profile.sampling), _scaling(profile.sampling)]
+        if profile.transport is not None:
+            parts.append(_transport(profile, profile.transport))
+        parts += [_updates(profile), *([_products(profile)] if profile.products or profile.copies else [])]
+        if profile.joint:
+            title = "Samplers and learner together (waits: part of the time, samplers/learner)"
+            parts += [Text(), _title(title), _joint(profile)]
+        parts += [Text(), _title("Limits"), _limits(profile)]
+        parts += [Text(f"not measured within {profile.budget_s:.0f} s: {name}", "dim") for name in profile.skipped]
     console.print(Group(*parts))
 
 
-def _machine(hardware: dict[str, Any]) -> Table:
-    table = _table()
-    table.add_row("CPU", f"{hardware['cpu']} ({hardware['architecture']})")
-    table.add_row("SIMD", " ".join(hardware["simd"]) or "-")
-    quota = "" if hardware["cpu_quota"] is None else f", quota {hardware['cpu_quota']:.3g}"
-    cores = (
-        f"{hardware['cores']} usable ({hardware['cores_online']} online, {hardware['cores_allowed']} allowed{quota})"
-    )
-    table.add_row("cores", cores)
-    limit = "" if hardware["memory_limit"] is None else f", limit {hardware['memory_limit'] / _GIB:.1f} GiB"
-    available = hardware["memory_available"] / _GIB
-    table.add_row("memory", f"{hardware['memory'] / _GIB:.1f} GiB, {available:.1f} GiB available{limit}")
-    for gpu in hardware["gpus"]:
-        capability = f"compute capability {gpu['compute_capability']}, driver {gpu['driver']}"
-        table.add_row("GPU", f"{gpu['name']}, {gpu['memory'] / _GIB:.0f} GiB, {capability}")
-    if not hardware["gpus"]:
-        table.add_row("GPU", "none")
-    container = f", in {hardware['container']}" if hardware["container"] else ""
-    table.add_row("system", f"Linux {hardware['kernel']}, Python {hardware['python']}{container}")
-    table.add_row("versions", ", ".join(f"{name} {found}" for name, found in hardware["versions"].items()))
-    return table
-
-
-def _measured(report: dict[str, Any]) -> Table:
-    table = _table()
-    sampling, replay = report["sampling"], report["replay"]
-    table.add_row(
-        "sampling, 1 process",
-        f"{figure(sampling['env_steps_per_s'])} env steps/s,"
-        f" {sampling['share_of_bare']:.0%} of a bare loop over the environment",
-    )
-    table.add_row("replay, append", f"{figure(replay['append_rows_per_s'])} rows/s of {replay['row_bytes']} bytes")
-    for batch in (256, 8192):
-        table.add_row(f"replay, sample {batch}", f"{figure(replay[f'sample_{batch}_rows_per_s'])} rows/s")
-    return table
-
-
-def _updates(rates: list[dict[str, Any]]) -> Table:
+def show_plan(plan: Plan, console: Console) -> None:
+    """Print a plan with its reasons."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("updates, batch 256")
-    for heading in ("threads", "updates/s", "frames/s", "ready after"):
-        table.add_column(heading, justify="right")
-    for rate in rates:
-        cells = (f"{rate['updates_per_s']:,.1f}", figure(rate["frames_per_s"]), f"{rate['ready_s']:.1f} s")
-        table.add_row(f"{rate['device']}, {rate['executor']}", str(rate["threads"]), *cells)
+    for heading in ("choice", "value", "reason"):
+        table.add_column(heading, overflow="fold")
+    for row in explain(plan):
+        table.add_row(*row)
+    console.print(Group(Text(), _title("Plan"), table))
+
+
+def _title(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def _machine(hardware: Hardware) -> Table:
+    table = _table()
+    table.add_row("CPU", f"{hardware.cpu} ({hardware.architecture})")
+    table.add_row("SIMD", " ".join(hardware.simd) or "-")
+    quota = "" if hardware.cpu_quota is None else f", quota {hardware.cpu_quota:.3g}"
+    cores = f"{hardware.cores} usable ({hardware.cores_online} online, {hardware.cores_allowed} allowed{quota})"
+    table.add_row("cores", cores)
+    limit = "" if hardware.memory_limit is None else f", limit {hardware.memory_limit / _GIB:.1f} GiB"
+    available = hardware.memory_available / _GIB
+    nodes = f", {len(hardware.numa)} NUMA nodes" if len(hardware.numa) > 1 else ""
+    shm = "" if hardware.shm is None else f", /dev/shm {hardware.shm / _GIB:.1f} GiB"
+    table.add_row("memory", f"{hardware.memory / _GIB:.1f} GiB, {available:.1f} GiB available{limit}{nodes}{shm}")
+    for gpu in hardware.gpus:
+        capability = f"compute capability {gpu.compute_capability}, driver {gpu.driver}"
+        table.add_row("GPU", f"{gpu.name}, {gpu.memory / _GIB:.0f} GiB, {capability}")
+    if not hardware.gpus:
+        table.add_row("GPU", "none")
+    if hardware.gpu_links:
+        table.add_row("links", ", ".join(f"{link.first}-{link.second} {link.kind}" for link in hardware.gpu_links))
+    container = f", in {hardware.container}" if hardware.container else ""
+    table.add_row("system", f"Linux {hardware.kernel}, Python {hardware.python}{container}")
+    table.add_row("versions", ", ".join(f"{name} {found}" for name, found in hardware.versions.items()))
     return table
 
 
-def verdict(report: dict[str, Any]) -> str:
-    """Say which side limits a run at replay ratio 1."""
-    if not report["updates"]:
-        return "No update rate was measured: give more time with --budget."
-    best = max(report["updates"], key=lambda rate: rate["updates_per_s"])
-    updates, steps = best["updates_per_s"], report["sampling"]["env_steps_per_s"]
-    if updates < steps:
-        return (
-            f"At replay ratio 1 updates are the limit: {updates:,.0f}/s at best ({best['executor']}, {best['threads']}"
-            f" threads on {best['device']}), while one sampler gives {steps:,.0f} env steps/s."
-        )
-    return (
-        f"At replay ratio 1 sampling is the limit: {steps:,.0f} env steps/s of one sampler, {updates:,.0f} updates/s."
+def _sampling(sampling: Sampling) -> Table:
+    table = _table()
+    step, reset = sampling.step_us, sampling.reset_us
+    table.add_row(
+        "step", f"{step.mean:,.0f} us ({step.median:,.0f} median, {step.p95:,.0f} for 1 of 20, {step.worst:,.0f} worst)"
     )
+    if reset is not None:
+        episode = "" if sampling.episode_length is None else f", every {sampling.episode_length:,.0f} steps"
+        table.add_row("reset", f"{reset.mean:,.0f} us ({reset.median:,.0f} median, {reset.worst:,.0f} worst){episode}")
+    actor = ", ".join(f"{one.us:,.1f} us for {one.envs}" for one in sampling.actor)
+    table.add_row("actor", actor)
+    return table
+
+
+def _scaling(sampling: Sampling) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    envs = sorted({rate.envs_per_process for rate in sampling.rates})
+    table.add_column("env steps/s by samplers")
+    for count in envs:
+        table.add_column(f"{count} environment{'s' * (count > 1)} each", justify="right")
+    rates = {(rate.processes, rate.envs_per_process): rate.env_steps_per_s for rate in sampling.rates}
+    for processes in sorted({rate.processes for rate in sampling.rates}):
+        cells = (figure(rates[processes, count]) if (processes, count) in rates else "-" for count in envs)
+        table.add_row(str(processes), *cells)
+    return table
+
+
+def _transport(profile: Profile, transport: Transport) -> Table:
+    table = _table()
+    table.add_row(
+        "replay buffer",
+        f"rows of {transport.row_bytes} bytes: append {figure(transport.append_rows_per_s)}/s, draw "
+        f"{figure(transport.sample_256_rows_per_s)}/s in batches of 256, "
+        f"{figure(transport.sample_8192_rows_per_s)}/s of 8192",
+    )
+    table.add_row(
+        "parameters",
+        f"{transport.parameter_bytes / 1024:,.0f} KiB: publish {transport.publish_us:,.0f} us, "
+        f"read {transport.copy_us:,.0f} us",
+    )
+    if profile.memory:
+        rates = ", ".join(f"{one.bytes_per_s / 1e9:,.1f} GB/s with {one.threads}" for one in profile.memory)
+        table.add_row("memory", f"copies {rates} thread{'s' * (len(profile.memory) > 1)}")
+    return table
+
+
+def _updates(profile: Profile) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("updates")
+    for heading in ("batch", "threads", "updates/s", "frames/s", "ready after"):
+        table.add_column(heading, justify="right")
+    for rate in profile.updates:
+        table.add_row(
+            f"{rate.device}, {rate.executor}, {rate.precision}",
+            *(str(rate.batch_size), str(rate.threads), f"{rate.updates_per_s:,.1f}", figure(rate.frames_per_s)),
+            f"{rate.ready_s:.1f} s",
+        )
+    return table
+
+
+def _products(profile: Profile) -> Table:
+    table = _table()
+    for one in profile.products:
+        threads = f", {one.threads} thread{'s' * (one.threads > 1)}" if one.device == "cpu" else ""
+        table.add_row(f"matrix products, {one.device}, {one.dtype}{threads}", f"{one.flops / 1e9:,.3g} GFLOP/s")
+    for link in profile.copies:
+        table.add_row(f"copies, {link.source} to {link.target}", f"{link.bytes_per_s / 1e9:,.1f} GB/s")
+    return table
+
+
+def _joint(profile: Profile) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("samplers x envs", no_wrap=True)
+    for heading in ("ratio", "steps/s", "frames/s", "threads", "waits"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
+    for one in profile.joint:
+        others = [one.device] if one.device != "cpu" else []
+        others += [f"spin {one.spin_count}"] if one.spin_count != DEFAULT_SPIN else []
+        others += ["pinned"] if one.pinned else []
+        others += ["eager"] if one.executor == "eager" else []
+        table.add_row(
+            " ".join([f"{one.samplers}x{one.envs_per_sampler}", *others]),
+            "free" if one.replay_ratio is None else f"{one.replay_ratio:g}",
+            *(figure(one.env_steps_per_s), figure(one.frames_per_s), str(one.threads)),
+            f"{one.sampler_waits:.0%}/{one.learner_waits + one.batch_waits:.0%}",
+            bound(profile, one),
+        )
+    return table
+
+
+def _limits(profile: Profile) -> Table:
+    table = _table()
+    for limit in limits(profile):
+        reached = "" if limit.reached is None else f"{limit.reached:.0%} "
+        table.add_row(limit.name, f"{limit.bound}, {reached}{limit.text}")
+    return table
 
 
 def _table() -> Table:

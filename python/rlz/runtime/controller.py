@@ -234,11 +234,12 @@ class Controller:
             env_spec=self.env_spec.to_json(),
             fds=self.streams.fds(node.role),
             lanes=node.lanes,
+            cores=node.cores,
             notice_fd=self._writer,
             sys_path=tuple(sys.path),
             resume=None if self.resume is None else str(self.resume),
         )
-        environment = learner_environment() if node.role == "learner" else single_threaded()
+        environment = learner_environment(self.config.spin_count) if node.role == "learner" else single_threaded()
         log = self.run_dir.logs / f"{node.name}.log"
         process = WorkerProcess(node, spec, self.modules[node.role], log, environment)
         slot.process, slot.pid = process, process.pid

@@ -1,7 +1,7 @@
 """Going on with a run from its newest checkpoint, in the same run folder."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from rlz.runtime.checkpoint import Checkpoint, checkpoints_newest_first, read_ch
 from rlz.runtime.files import remove_temporary, replace_file
 from rlz.runtime.graph import MODULES, plan
 from rlz.runtime.memory import check_memory
+from rlz.runtime.planning import planned_again
 from rlz.runtime.policy_files import read_description
 from rlz.runtime.rewind import History, rewind
 from rlz.runtime.run_directory import RunDirectory, named_problems, open_run_directory
@@ -37,6 +38,7 @@ def resume(
     run: str | Path,
     overrides: Mapping[str, Any] | None = None,
     *,
+    given: Collection[str] = (),
     quiet: bool = False,
     modules: Mapping[str, str] = MODULES,
 ) -> int:
@@ -49,6 +51,7 @@ def resume(
     ----------
     run : run folder.
     overrides : options by name that differ now, for instance {"total_timesteps": 200_000} (the new total).
+    given : names of the options that the user gave for this start, for the plan.
 
     Raises
     ------
@@ -68,7 +71,9 @@ def resume(
     ):
         before = RunConfig.from_toml(run_dir.config)
         config = resumed_config(run_dir, overrides or {})
-        notes: list[str] = []
+        placed = planned_again(run_dir.path, config, given)
+        config = placed.config
+        notes = list(placed.notes)
         env_spec = envs.inspect_env(config, on_note=notes.append)
         for device in config.learner_devices():
             check_device(device)
@@ -85,9 +90,13 @@ def resume(
             _go_on_after(history, streams, config)
             # Lines of the same env steps may have been written after the cut.
             wall_s = max(checkpoint.totals.wall_s, history.wall_s)
-            return launch(
-                Launch(config, env_spec, run_dir, notes, checkpoint, quiet, modules, wall_s, own.env_steps), streams
+            job = Launch(
+                *(config, env_spec, run_dir, notes, checkpoint, quiet, modules),
+                wall_s=wall_s,
+                cut=own.env_steps,
+                plan=placed.plan,
             )
+            return launch(job, streams)
 
 
 def _restore(

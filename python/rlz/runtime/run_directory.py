@@ -46,6 +46,11 @@ class RunDirectory:
         return self.path / "config.toml"
 
     @property
+    def plan(self) -> Path:
+        """How the run is placed, and why."""
+        return self.path / "plan.toml"
+
+    @property
     def logs(self) -> Path:
         """One log per worker."""
         return self.path / "logs"

@@ -3,13 +3,14 @@
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlz.errors import CheckpointError
 from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, leave
+from rlz.runtime.files import replace_file
 from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.memory import check_memory
 from rlz.runtime.run_directory import RunDirectory, create_run_directory, named_problems
@@ -19,13 +20,22 @@ from rlz.runtime.totals import start_clock
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
+    from rlz.hardware.plan import Plan, Prediction
     from rlz.runtime.checkpoint import Checkpoint
     from rlz.runtime.controller import Outcome
     from rlz.tracking import Tracker
+    from rlz.tracking.tracker import Observer
     from rlz.transport import Streams
 
 
-def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str] = MODULES) -> int:
+def train(
+    config: "RunConfig",
+    *,
+    plan: "Plan | None" = None,
+    notes: Sequence[str] = (),
+    quiet: bool = False,
+    modules: Mapping[str, str] = MODULES,
+) -> int:
     """Run a training and return its exit status.
 
     Call it from the main thread: it takes over SIGINT, SIGTERM and SIGHUP while it runs.
@@ -33,6 +43,8 @@ def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str
     Parameters
     ----------
     config : everything about the run.
+    plan : that `config` follows, for the run folder and to be verified (`runtime.planning`).
+    notes : to be shown at the start.
     quiet : show no progress.
     modules : program of each worker role (tests put theirs here).
 
@@ -52,14 +64,15 @@ def train(config: "RunConfig", *, quiet: bool = False, modules: Mapping[str, str
 
     for device in config.learner_devices():
         check_device(device)
-    notes: list[str] = []
+    notes = list(notes)
     env_spec = envs.inspect_env(config, on_note=notes.append)
     check_memory(config, env_spec)
     with private_files(), closing(make_streams(config, env_spec)) as streams:
         run_dir = create_run_directory(config)
         with closing(run_dir), named_problems(run_dir.path):
             try:
-                return launch(Launch(config, env_spec, run_dir, notes, quiet=quiet, modules=modules), streams)
+                job = Launch(config, env_spec, run_dir, notes, quiet=quiet, modules=modules, plan=plan)
+                return launch(job, streams)
             except BaseException:
                 run_dir.discard()
                 raise
@@ -84,7 +97,7 @@ class Launch:
     config, env_spec, run_dir : of the run.
     notes : to be shown once there is a display.
     resume : checkpoint to go on from.
-    quiet, modules : as in `train`.
+    quiet, modules, plan : as in `train`.
     wall_s : seconds that the run has trained before.
     cut : env steps at the checkpoint to go on from; None for a fresh run.
     """
@@ -98,6 +111,7 @@ class Launch:
     modules: Mapping[str, str] = field(default_factory=lambda: MODULES)
     wall_s: float = 0.0
     cut: int | None = None
+    plan: "Plan | None" = None
 
 
 def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint | None" = None) -> "Streams":
@@ -136,6 +150,10 @@ def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint |
 def launch(job: Launch, streams: "Streams") -> int:
     """Run, and return the exit status. A second stop signal ends this process instead."""
     start_clock(streams, job.config, job.wall_s)
+    if job.plan is not None and job.plan.basis != "off":
+        replace_file(job.run_dir.plan, job.plan.to_toml().encode())
+        if job.plan.basis != "serial":
+            job.notes.append(job.plan.headline())
     outcome, signals = _serial(job, streams) if job.config.mode == "serial" else _processes(job, streams)
     if outcome.error:
         print(f"error: {outcome.error}\nlogs: {job.run_dir.logs}", file=sys.stderr, flush=True)
@@ -169,7 +187,13 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]"
         try:
             # The workers load while the tracker opens its files.
             controller.start()
-            tracker = Tracker(job.run_dir.path, job.config, streams, controller.workers, cut=job.cut, quiet=job.quiet)
+            observers = [] if job.plan is None or job.plan.prediction is None else [_verifier(job, job.plan.prediction)]
+            tracker = Tracker(
+                *(job.run_dir.path, job.config, streams, controller.workers),
+                cut=job.cut,
+                quiet=job.quiet,
+                observers=observers,
+            )
             for note in job.notes:
                 tracker.note(note)
             outcome = controller.run(tracker, signals)
@@ -182,6 +206,12 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]"
             if tracker is not None:
                 tracker.close()
     return outcome, signals
+
+
+def _verifier(job: Launch, prediction: "Prediction") -> "Observer":
+    from rlz.hardware.verify import Verifier
+
+    return Verifier(prediction, job.config).look
 
 
 def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":

@@ -40,6 +40,10 @@ RATE_WINDOW = 10
 """The live view's rates are means over this many readings."""
 
 
+Observer = Callable[[Snapshot], str | None]
+"""Sees every snapshot of the log; what it returns is recorded as an event."""
+
+
 class Tracker:
     """Observes one run from the controller. Its methods may be called from any thread.
 
@@ -51,6 +55,7 @@ class Tracker:
     workers : called at every reading; gives every worker that has ever been started (a dead one keeps its entry).
     cut : env steps at the checkpoint that the run goes on from; None for a fresh run.
     quiet : show nothing on stdout (tests, benches).
+    observers : see every snapshot of the log.
     """
 
     def __init__(
@@ -62,9 +67,11 @@ class Tracker:
         *,
         cut: int | None = None,
         quiet: bool = False,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._lock = threading.RLock()
         self._run_dir = run_dir
+        self._observers = observers
         self._config = config
         self._streams = streams
         (run_dir / "summary.json").unlink(missing_ok=True)  # of the run that this one resumes
@@ -197,6 +204,9 @@ class Tracker:
         self._each(lambda sink: sink.log(snapshot.env_steps, snapshot.wall_s, snapshot.updates, scalars))
         self._display.show(snapshot.with_usage_of(self._shown), logged=True)
         self._logged, self._shown = reading, snapshot
+        for look in self._observers:
+            if (text := look(snapshot)) is not None:
+                self.note(text)
 
     def _between(self, old: Reading, new: Reading) -> Snapshot:
         return between(old, new, config=self._config, started=self._started)

@@ -47,6 +47,7 @@ class WorkerSpec:
     config, env_spec : as JSON values.
     fds : descriptors of the streams, by name.
     lanes : lanes (= environment slots) that this worker writes.
+    cores : that it keeps to; empty: those of the controller.
     error_fd, notice_fd : see the module's text; -1 in serial mode.
     sys_path : the controller's module search path, so that a user's environment is found by both.
     resume : checkpoint folder to go on from, None for a fresh start.
@@ -64,6 +65,7 @@ class WorkerSpec:
     env_spec: Any
     fds: dict[str, int] = field(default_factory=dict)
     lanes: tuple[int, ...] = ()
+    cores: tuple[int, ...] = ()
     error_fd: int = -1
     notice_fd: int = -1
     sys_path: tuple[str, ...] = ()
@@ -78,6 +80,7 @@ class WorkerSpec:
         """Read a spec back."""
         values = json.loads(text)
         values["lanes"] = tuple(values["lanes"])
+        values["cores"] = tuple(values["cores"])
         values["sys_path"] = tuple(values["sys_path"])
         return WorkerSpec(**values)
 
@@ -289,6 +292,11 @@ def _prepare(spec: WorkerSpec) -> None:
             os.set_inheritable(fd, False)
     sys.path.extend(path for path in spec.sys_path if path not in sys.path)
     Path(spec.run_dir).stat()
+    if spec.cores:
+        try:
+            os.sched_setaffinity(0, spec.cores)
+        except OSError as error:
+            notice(f"{spec.name} cannot keep to cores {spec.cores} ({error.strerror}): it uses those that it may")
 
 
 def _live(spec: WorkerSpec, module: str) -> None:

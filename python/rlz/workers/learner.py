@@ -175,6 +175,11 @@ class Learner:
         self._batches.close()
         self._saving.wait()
 
+    @property
+    def settled(self) -> bool:
+        """Executor and number of threads will stay as they are for a while."""
+        return self._engine.settled
+
     def state_dict(self) -> dict[str, Tensor]:
         """Networks, optimisers and counters by name: views, valid until the next update."""
         return self._algorithm.state_dict(self._engine.settle())

@@ -129,6 +129,11 @@ class Engine:
         return self._tuner.threads
 
     @property
+    def settled(self) -> bool:
+        """Executor and threads will stay as they are for a while."""
+        return self._compilation is None and self._tuner.settled
+
+    @property
     def staleness(self) -> int:
         """Updates by which the actor that the newest update of the critics saw was behind: none on one device."""
         return 0

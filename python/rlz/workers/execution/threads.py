@@ -12,9 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, quantiles
 
-SPIN_COUNT = "1000"
-"""Turns that a waiting OpenMP thread spins before it sleeps (GNU OpenMP; chosen by benches/learner_update.py)."""
-
 CONTENDED = 1.6
 """Time per update, relative to one thread, at which a number that was asked for is given up."""
 
@@ -34,11 +31,14 @@ PAUSE_S = 20.0
 LONGEST_PAUSE_S = 320.0
 
 
-def learner_environment() -> dict[str, str]:
-    """Variables of a learner process that torch's OpenMP reads when it loads; what the user has set is kept."""
+def learner_environment(spin_count: int) -> dict[str, str]:
+    """Variables of a learner process that torch's OpenMP reads when it loads; what the user has set is kept.
+
+    `spin_count`: turns that a waiting thread spins before it sleeps (GNU OpenMP).
+    """
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return {}
-    return {"GOMP_SPINCOUNT": SPIN_COUNT}
+    return {"GOMP_SPINCOUNT": str(spin_count)}
 
 
 def cores() -> int:
@@ -87,6 +87,11 @@ class ThreadTuner:
     def most(self) -> int:
         """Largest number that it may choose."""
         return self._numbers[-1]
+
+    @property
+    def settled(self) -> bool:
+        """It is not measuring."""
+        return not self._plan
 
     def restart(self) -> None:
         """Measure again soon, because the executor changed."""

@@ -130,6 +130,11 @@ class TwoDevices:
         return self._critic.threads
 
     @property
+    def settled(self) -> bool:
+        """Executors and threads will stay as they are for a while."""
+        return self._critic.settled and self._actor.settled
+
+    @property
     def staleness(self) -> int:
         """Updates by which the actor that the newest update of the critics saw was behind."""
         return self._done - 1 - self._seen if self._done > self._first else 0

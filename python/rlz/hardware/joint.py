@@ -1,0 +1,216 @@
+"""Child process of `rlz profile`: samplers and a learner together, because they fight for cores.
+
+Each setting is a short run of the real thing: the samplers are `rlz train`'s own processes, the learner is its own
+class in this process (so torch is imported once for all settings), joined by streams as in a run, and the rates are
+read off the stats board by the tracker's own reader. What is missing beside a run: controller, evaluator, checkpoints.
+
+How long OpenMP's threads spin, and the cores that they keep to, are fixed when torch loads: settings that differ there
+are for another child.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlz import envs
+from rlz.config import RunConfig
+from rlz.envs.spaces import EnvSpec
+from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
+from rlz.runtime.process import WorkerProcess, single_threaded, wait_until_dead
+from rlz.tracking import WorkerInfo
+from rlz.tracking.snapshot import Reader, Reading, Snapshot, between
+from rlz.transport import Streams
+from rlz.transport.stats import Stat
+from rlz.workers.base import WorkerSpec, notices_to
+from rlz.workers.learner import Learner
+
+BUFFER_ROWS = 50_000
+"""Rows of the replay buffer: as many as are sampled in some seconds."""
+
+LEARNING_STARTS = 100
+"""Env steps before the first update, or as many as the environments need for a row each."""
+
+START_S = 20.0
+"""Longest time until everything is at work; after that a setting is given up."""
+
+SETTLE_S = 1.0
+"""Time in which the learner measures its threads and the samplers' caches get warm, from when all are at work."""
+
+SETTLE_LIMIT_S = 4.0
+"""The window begins by then, settled or not."""
+
+
+class Run:
+    """One setting, with everything that belongs to it; a context manager, nothing of it is left afterwards."""
+
+    def __init__(self, config: RunConfig, env_spec: EnvSpec, cores: Sequence[int], folder: Path) -> None:
+        self._config = config
+        nodes = plan(config, cores)
+        (folder / "checkpoints").mkdir()
+        self._streams = Streams.create(config, env_spec, slots=len(nodes) + 1, run_id=1)
+        self._folder = folder
+        self._env_spec = env_spec
+        self._processes: list[WorkerProcess] = []
+        self._infos: list[WorkerInfo] = []
+        self._learner: Learner | None = None
+        try:
+            for number, node in enumerate(node for node in nodes if node.role != "evaluator"):
+                self._add(node, FIRST_WORKER_ID + number)
+        except BaseException:
+            self.close()
+            raise
+        self._reader = Reader(self._streams, lambda: self._infos)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def measure(self, seconds: float) -> Snapshot:
+        """Wait until all is at work and settled, then look at a window."""
+        begin = time.monotonic()
+        while not self._at_work():
+            self._work(0.1)
+            if time.monotonic() - begin > START_S or self._dead():
+                raise RuntimeError(f"the samplers did not start: {self._last_words()}")
+        working = time.monotonic()
+        assert self._learner is not None
+        self._work(SETTLE_S)
+        while not self._learner.settled and time.monotonic() - working < SETTLE_LIMIT_S:
+            self._work(0.1)
+        before: Reading = self._reader.read()
+        self._work(seconds)
+        return between(before, self._reader.read(), config=self._config, started=begin)
+
+    def close(self) -> None:
+        """End samplers and learner, and let go of the memory."""
+        self._streams.limiter.stop()
+        wait_until_dead(self._processes, timeout=1.0)
+        for process in self._processes:
+            process.kill()
+            process.reap()
+        if self._learner is not None:
+            self._learner.close()
+        self._streams.close()
+
+    def _add(self, node: Node, worker: int) -> None:
+        spec = WorkerSpec(
+            role=node.role,
+            name=node.name,
+            index=node.index,
+            worker_id=worker,
+            slot=node.slot,
+            parent_pid=os.getpid(),
+            run_dir=str(self._folder),
+            config=self._config.model_dump(mode="json"),
+            env_spec=self._env_spec.to_json(),
+            fds=self._streams.fds(node.role),
+            lanes=node.lanes,
+            cores=node.cores,
+            sys_path=tuple(sys.path),
+        )
+        if node.role == "learner":
+            self._learner = Learner(spec, self._streams)
+            self._learner.start()
+            pid = os.getpid()
+        else:
+            log = self._folder / f"{node.name}.log"
+            process = WorkerProcess(node, spec, MODULES[node.role], log, single_threaded())
+            self._processes.append(process)
+            pid = process.pid
+        self._infos.append(WorkerInfo(node.name, node.role, node.slot, pid, 0, node.lanes))
+
+    def _work(self, seconds: float) -> None:
+        assert self._learner is not None
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._learner.step(min(left, 0.05))
+
+    def _at_work(self) -> bool:
+        """Every sampler has made steps, the learner updates."""
+        board = self._streams.stats.read()
+        return all(board[info.slot][Stat.READY_S] > 0 for info in self._infos)
+
+    def _dead(self) -> bool:
+        return any(wait_until_dead([process], timeout=0.0) for process in self._processes)
+
+    def _last_words(self) -> str:
+        words = [process.log.read_text(errors="replace").strip() for process in self._processes]
+        return next((text.splitlines()[-1] for text in words if text), "no word from them")
+
+
+def measure(
+    config: RunConfig, env_spec: EnvSpec, cores: Sequence[int], setting: dict[str, Any], seconds: float
+) -> dict[str, Any]:
+    """Rates of one setting: keys as `Joint` of the profile."""
+    envs = setting["samplers"] * setting["envs_per_sampler"]
+    options = {
+        "samplers": setting["samplers"],
+        "num_envs": envs,
+        "learning_starts": max(LEARNING_STARTS, envs * config.n_step_return),
+        "pin": setting["pinned"],
+        "device": setting["device"],
+        "compile": setting["compile"],
+        "replay_ratio": "free" if setting["replay_ratio"] is None else setting["replay_ratio"],
+    }
+    run_config = RunConfig.model_validate({**config.model_dump(), **options})
+    folder = Path(tempfile.mkdtemp(prefix="run-"))  # within that of the profile, which removes it
+    with Run(run_config, env_spec, cores, folder) as run:
+        found = run.measure(seconds)
+    samplers = [worker for worker in found.workers if worker.role == "sampler"]
+    learner = next(worker for worker in found.workers if worker.role == "learner")
+    return {
+        **{name: setting[name] for name in ("samplers", "envs_per_sampler", "spin_count", "pinned", "device")},
+        "batch_size": run_config.batch_size,
+        "replay_ratio": setting["replay_ratio"],
+        "precision": "bf16" if run_config.precision == "bf16" else setting["precision"],
+        "executor": "compiled" if found.values.get("train/compiled") else "eager",
+        "threads": int(found.values.get("train/threads", 1)),
+        "env_steps_per_s": found.env_steps_per_s,
+        "updates_per_s": found.updates_per_s,
+        "frames_per_s": found.frames_per_s,
+        "sampler_cpu": sum(worker.cpu_percent or 0.0 for worker in samplers) / 100,
+        "learner_cpu": (learner.cpu_percent or 0.0) / 100,
+        "sampler_waits": sum(worker.waits.get("limiter", 0.0) for worker in samplers) / len(samplers),
+        "learner_waits": learner.waits.get("limiter", 0.0),
+        "batch_waits": learner.waits.get("batch", 0.0),
+        "publish_share": found.values.get("train/publish_share", 0.0),
+        "seconds": seconds,
+    }
+
+
+def main(config: dict[str, Any], settings: Sequence[dict[str, Any]], seconds: float) -> None:
+    """Measure settings one after the other; {"next": number} comes before, {"joint": ...} or {"error": ...} after."""
+    notices_to(lambda _: None)
+    quiet = {
+        **{"total_timesteps": 10**12, "buffer_size": BUFFER_ROWS, "mode": "async"},
+        **{"eval_every": 0, "checkpoint_every": 0, "save_replay": False},
+    }
+    base = RunConfig.model_validate({**config, **quiet, "learning_starts": 10**6})
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = next((setting for setting in settings if setting["pinned"]), None)
+    if pinned is not None:  # before torch starts its threads, which inherit it
+        nodes = plan(base.model_copy(update={"samplers": pinned["samplers"], "pin": True}), cores)
+        os.sched_setaffinity(0, nodes[0].cores or cores)
+    env_spec = envs.inspect_env(base, on_note=lambda _: None)
+    for number, setting in enumerate(settings):
+        say({"next": number})
+        try:
+            say({"joint": measure(base, env_spec, cores, setting, seconds)})
+        except Exception as error:
+            say({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"})
+
+
+def say(line: dict[str, Any]) -> None:
+    """Print a line at once."""
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,515 @@
+"""The planner: from a profile and what the user wants to learn to how the run is placed, with a reason for each choice.
+
+`plan` is a pure function. What it may choose are the options in `CHOICES`; everything else, batch size, replay ratio,
+learning rate, precision and steps above all, is the user's and stays as it is. An option that was given wins.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Collection, Iterable
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from rlz.errors import ConfigError
+from rlz.hardware.model import (
+    BOUNDS,
+    DEFAULT_SPIN,
+    Learning,
+    Rates,
+    Setting,
+    predict,
+    sampling_rate,
+    score,
+    setting_of,
+    update_rate,
+)
+from rlz.hardware.profile_model import Figures, Profile
+from rlz.runtime.memory import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+
+CHOICES = ("samplers", "num_envs", "threads", "spin_count", "pin", "device", "publish_every")
+"""Options that a plan chooses."""
+
+SAME = 0.97
+"""Settings within this part of the best count as equally good; the simplest of them is taken."""
+
+PROMISE = 1.15
+"""A setting that was not measured together must promise so much more than the best one that was."""
+
+PINNING_GAIN = 1.05
+"""Pinning must have been measured to give this much; it takes freedom from the kernel."""
+
+PUBLISH_SHARE = 0.02
+"""Part of the learner's time that publishing may take, before it is done less often."""
+
+LEAST_PUBLICATIONS = 50.0
+"""Publications a second that are kept whatever they cost."""
+
+MOST_ENVS = 65_536
+
+
+class Prediction(Figures):
+    """What the run is expected to reach once it is warm, per second. `bound`: a key of `BOUNDS`.
+
+    `executor`: of the updates that it was measured with.
+    """
+
+    env_steps_per_s: float
+    updates_per_s: float
+    frames_per_s: float
+    bound: str
+    evidence: str
+    executor: str = ""
+
+
+class Plan(Figures):
+    """How a run is placed. `basis` says where from: a profile, a file, or nothing but defaults.
+
+    Attributes
+    ----------
+    choices : values of options by name, those in `CHOICES` that the plan decides.
+    reasons : in words, by the same names.
+    given : options that were given, and so are not the plan's.
+    facts : what is not an option, in words, by name.
+    """
+
+    basis: Literal["profile", "defaults", "file", "off", "serial"]
+    machine: str = ""
+    task: str = ""
+    choices: dict[str, int | bool | str] = Field(default_factory=dict)
+    reasons: dict[str, str] = Field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    facts: dict[str, str] = Field(default_factory=dict)
+    prediction: Prediction | None = None
+
+    def apply(self, config: "RunConfig") -> "RunConfig":
+        """The configuration with the plan's choices in it."""
+        return type(config).model_validate({**config.model_dump(), **self.choices})
+
+    def headline(self) -> str:
+        """One line for the start of a run."""
+        origin = {
+            "profile": "plan from the profile of this machine",
+            "file": "plan from a file",
+            "defaults": "no profile for this run yet (`rlz profile` makes one): defaults, threads are measured live",
+            "off": "no plan (--plan off)",
+            "serial": "serial mode has its fixed plan",
+        }[self.basis]
+        values = ", ".join(f"{name} {_shown(value)}" for name, value in self.choices.items())
+        text = origin + (f": {values}" if values else "")
+        if self.prediction is not None:
+            found = self.prediction
+            text += (
+                f"; predicted {found.env_steps_per_s:,.0f} env steps/s and {found.frames_per_s:,.0f} frames/s "
+                f"({found.bound})"
+            )
+        return text
+
+    def to_toml(self) -> str:
+        """As `plan.toml` of a run folder, which `--plan FILE` reads."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        comment = "# How rlz placed this run, and why. `rlz train --plan FILE` places another one the same way.\n"
+        return comment + tomli_w.dumps(values)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a plan.toml.
+
+        Raises
+        ------
+        ConfigError
+            It cannot be read or is no plan; names file and key.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"--plan {path}: {error.strerror}. Give auto, off, or the path of a plan.toml") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--plan {path} is not TOML: {error}") from error
+        try:
+            found = cls.model_validate_json(json.dumps(values, default=str))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"--plan {path} is no plan of rlz: {where + ': ' * bool(where)}{first['msg']}") from error
+        unknown = sorted(set(found.choices) - set(CHOICES))
+        if unknown:
+            raise ConfigError(
+                f"--plan {path}: a plan cannot choose {unknown[0]}, only {', '.join(CHOICES)}. Give it as an option"
+            )
+        return found
+
+
+def plan(
+    config: "RunConfig", given: Collection[str] = (), profile: Profile | None = None, *, memory: int | None = None
+) -> Plan:
+    """Choose how to place a run.
+
+    Parameters
+    ----------
+    config : of the run; options that were not given hold defaults.
+    given : names of options that were given; they keep their value.
+    profile : of this machine for this workload; None: the defaults, on which everything works, and live measurement.
+    memory : bytes that the run may still take; default: what the profile says.
+
+    Returns
+    -------
+    The plan. Without a prediction where the profile has too few figures for one.
+    """
+    kept = tuple(name for name in CHOICES if name in given)
+    if config.mode == "serial":
+        return Plan(basis="serial", given=kept)
+    if profile is None:
+        return Plan(basis="defaults", given=kept)
+    return _Planner(config, frozenset(kept), profile, memory).plan()
+
+
+def open_settings(config: "RunConfig", profile: Profile, most: int = 4) -> list[Setting]:
+    """Settings that figures taken alone leave open, the most promising first: worth measuring together.
+
+    The defaults are always among them. Threads are left to the learner, which measures its own.
+    """
+    planner = _Planner(config, frozenset(), profile, None)
+    best: dict[Setting, float] = {}
+    for setting, rates in planner.ranked():
+        placed = Setting(setting.samplers, setting.envs_per_sampler, device=setting.device)
+        best.setdefault(placed, score(planner.learning, rates))
+    first = next(iter(best), Setting())
+    usual = Setting(device=first.device)
+    least = max(0.8 * best.get(first, 0.0), best.get(usual, 0.0) / SAME)
+    return [usual, *(one for one, value in best.items() if value >= least and one != usual)][:most]
+
+
+class _Planner:
+    """The work of `plan` for one run."""
+
+    def __init__(self, config: "RunConfig", given: frozenset[str], profile: Profile, memory: int | None) -> None:
+        self.config = config
+        self.given = given
+        self.profile = profile
+        self.learning = Learning.of(config)
+        hardware = profile.hardware
+        self._together = {
+            (one.samplers, one.envs_per_sampler, one.device, one.replay_ratio)
+            for one in profile.joint
+            if one.batch_size == config.batch_size
+        }
+        limits = [limit for limit in (hardware.memory_available, hardware.memory_limit) if limit]
+        self.memory = memory if memory is not None else min(limits, default=1 << 62)
+
+    def plan(self) -> Plan:
+        """The plan."""
+        ranked = self.ranked()
+        if not ranked:
+            return Plan(basis="defaults", given=tuple(sorted(self.given)), facts={"profile": "has too few figures"})
+        setting, rates = self._best(ranked)
+        choices = self._choices(setting, rates)
+        ours = {name: value for name, (value, _) in choices.items() if name not in self.given}
+        size = self.config.batch_size
+        found = update_rate(self.profile, self.learning, setting.device, setting.threads)
+        return Plan(
+            basis="profile",
+            machine=self.profile.hardware.fingerprint(),
+            task="" if self.profile.workload is None else self.profile.workload.task,
+            choices=ours,
+            reasons={name: choices[name][1] for name in ours},
+            given=tuple(name for name in CHOICES if name in self.given),
+            facts=self._facts(setting),
+            prediction=Prediction(
+                env_steps_per_s=round(rates.env_steps, 2),
+                updates_per_s=round(rates.updates, 2),
+                frames_per_s=round(rates.updates * size, 1),
+                bound=rates.bound,
+                evidence=self._evidence(setting, rates),
+                executor=found[1] if found is not None else "",
+            ),
+        )
+
+    def ranked(self) -> list[tuple[Setting, Rates]]:
+        """Every setting that may be chosen and has figures, the best first; equal ones: the simplest first."""
+        found = []
+        for setting in self._settings():
+            rates = predict(self.profile, self.learning, setting)
+            if rates is not None and rates.env_steps > 0:
+                found.append((setting, rates))
+        return sorted(found, key=lambda pair: (-score(self.learning, pair[1]), _effort(pair[0])))
+
+    def _best(self, ranked: list[tuple[Setting, Rates]]) -> tuple[Setting, Rates]:
+        measured = [pair for pair in ranked if pair[1].measured]
+        if measured:
+            unpinned = [pair for pair in measured if not pair[0].pinned]
+            pinned = [pair for pair in measured if pair[0].pinned]
+            if unpinned and pinned and self._score(pinned[0]) < PINNING_GAIN * self._score(unpinned[0]):
+                measured = unpinned
+            most = self._score(measured[0])
+            if self._score(ranked[0]) < PROMISE * most:
+                ranked = measured
+        most = self._score(ranked[0])
+        return min((pair for pair in ranked if self._score(pair) >= SAME * most), key=lambda pair: _effort(pair[0]))
+
+    def _score(self, pair: tuple[Setting, Rates]) -> float:
+        return score(self.learning, pair[1])
+
+    # -- what can be chosen ----------------------------------------------------------------------------------------
+
+    def _settings(self) -> Iterable[Setting]:
+        profile, config = self.profile, self.config
+        joint = {setting_of(one) for one in profile.joint}
+        spins = {DEFAULT_SPIN} | {one.spin_count for one in joint}
+        pins = {False} | {one.pinned for one in joint}
+        spins = {config.spin_count} if "spin_count" in self.given else spins
+        pins = {config.pin} if "pin" in self.given else pins
+        for device in self._devices():
+            ways = list(product(self._threads(device), sorted(spins), sorted(pins)))
+            for (samplers, envs), way in product(self._samplers(), ways):
+                setting = Setting(samplers, envs, *way, device)
+                if setting in joint or self._sensible(setting):
+                    yield setting
+
+    def _sensible(self, setting: Setting) -> bool:
+        """Whether a setting that was not measured together can be judged by the model."""
+        cores, config = self.profile.hardware.cores, self.config
+        place = setting.samplers, setting.envs_per_sampler, setting.device
+        if "threads" not in self.given and (*place, self.learning.replay_ratio) in self._together:
+            return False  # the learner has tried the other numbers of threads there
+        if self.learning.replay_ratio is None and setting.threads > max(1, cores - setting.samplers):
+            return "threads" in self.given  # threads that wait for each other, beside samplers that never wait
+        # How waits and pinning turn out is known from measurements only.
+        return setting.spin_count in (DEFAULT_SPIN, config.spin_count) and setting.pinned == config.pin
+
+    def _samplers(self) -> list[tuple[int, int]]:
+        """Sampler processes and environments in each."""
+        config, sampling = self.config, self.profile.sampling
+        counts = [config.samplers] if "samplers" in self.given else _powers(self._most_samplers())
+        if "num_envs" in self.given:
+            return [(count, max(1, config.num_envs // count)) for count in counts if count <= config.num_envs]
+        envs = sorted({rate.envs_per_process for rate in sampling.rates}) if sampling is not None else [1]
+        return [(count, number) for count in counts for number in envs if number == 1 or self._envs_fit(count, number)]
+
+    def _devices(self) -> list[str]:
+        if self.config.devices is not None:
+            return [",".join(self.config.devices)]
+        if "device" in self.given and self.config.device != "auto":
+            return ["cuda:0" if self.config.device == "cuda" else self.config.device]
+        return list(dict.fromkeys(rate.device for rate in self.profile.updates)) or ["cpu"]
+
+    def _threads(self, device: str) -> list[int]:
+        if "threads" in self.given and not isinstance(self.config.threads, str):
+            return [self.config.threads]
+        if device != "cpu":
+            return [1]
+        counts = {rate.threads for rate in self.profile.updates if rate.device == device}
+        return sorted(counts | {one.threads for one in self.profile.joint if one.device == device})
+
+    def _most_samplers(self) -> int:
+        """Sampler processes that cores and memory allow."""
+        config, row = self.config, self.profile.transport.row_bytes if self.profile.transport is not None else 0
+        steppers = 1 if config.eval_every > 0 else 0
+        fixed = LEARNER_BYTES + CONTROLLER_BYTES + steppers * STEPPER_BYTES + replay_rows(config) * row
+        room = (self.memory - fixed) // STEPPER_BYTES
+        return max(1, min(self.profile.hardware.cores, int(room)))
+
+    def _envs_fit(self, samplers: int, per_sampler: int) -> bool:
+        """Rules of `RunConfig` and memory for more than one environment in a sampler."""
+        config, count = self.config, samplers * per_sampler
+        pending = count * (config.n_step_return - 1)
+        fits = count <= min(config.buffer_size, MOST_ENVS) and (not pending or config.learning_starts > pending)
+        return fits and (count - samplers) * ENV_BYTES < 0.1 * self.memory
+
+    # -- choices and reasons ---------------------------------------------------------------------------------------
+
+    def _choices(self, setting: Setting, rates: Rates) -> dict[str, tuple[int | bool | str, str]]:
+        found: dict[str, tuple[int | bool | str, str]] = {
+            "samplers": (setting.samplers, self._why_samplers(setting)),
+            "num_envs": (setting.samplers * setting.envs_per_sampler, self._why_envs(setting)),
+            "threads": self._live_threads(setting) or (setting.threads, self._why_threads(setting)),
+            "spin_count": (setting.spin_count, self._why_spin(setting)),
+            "pin": (setting.pinned, self._why_pin(setting)),
+            "publish_every": self._publish(rates),
+        }
+        if self.config.devices is None:
+            found["device"] = (setting.device, self._why_device(setting))
+        return {name: found[name] for name in CHOICES if name in found}
+
+    def _why_samplers(self, setting: Setting) -> str:
+        one, here = (sampling_rate(self.profile, count, setting.envs_per_sampler) for count in (1, setting.samplers))
+        if one is None or here is None:
+            return "the one that was measured"
+        if setting.samplers == 1:
+            ratio = self.learning.replay_ratio
+            if ratio is not None:
+                need = self._predicted(setting)
+                return f"one sampler makes {one:,.0f} env steps/s alone, the run needs {need:,.0f}"
+            return f"one sampler makes {one:,.0f} env steps/s alone; more would take cores from the learner"
+        return f"{setting.samplers} processes make {here:,.0f} env steps/s alone, one makes {one:,.0f}"
+
+    def _predicted(self, setting: Setting) -> float:
+        rates = predict(self.profile, self.learning, setting)
+        return 0.0 if rates is None else rates.env_steps
+
+    def _why_envs(self, setting: Setting) -> str:
+        one = sampling_rate(self.profile, setting.samplers, 1)
+        here = sampling_rate(self.profile, setting.samplers, setting.envs_per_sampler)
+        if setting.envs_per_sampler == 1 or one is None or here is None:
+            return "one in each sampler: several in a process were not faster by enough"
+        return f"{setting.envs_per_sampler} in each sampler make {here:,.0f} env steps/s alone, one makes {one:,.0f}"
+
+    def _live_threads(self, setting: Setting) -> tuple[str, str] | None:
+        """Leave threads to the learner where the profile knows only eager updates of a run that will be compiled."""
+        found = update_rate(self.profile, self.learning, setting.device, setting.threads)
+        if setting.device != "cpu" or not self.learning.compile or (found is not None and found[1] == "compiled"):
+            return None
+        return "auto", "measured live: the profile has eager updates only, and the run will compile them"
+
+    def _why_threads(self, setting: Setting) -> str:
+        if setting.device != "cpu":
+            return "the updates run on the card; one thread feeds it"
+        rates = {
+            count: found[0]
+            for count in self._threads("cpu")
+            if (found := update_rate(self.profile, self.learning, "cpu", count)) is not None
+        }
+        text = ", ".join(f"{count}: {rate:,.0f}" for count, rate in sorted(rates.items()))
+        if setting.threads == 1 and len(rates) > 1:
+            return f"updates/s alone by threads are {text}; beside the samplers one is at least as good"
+        return f"updates/s alone by threads are {text}"
+
+    def _why_spin(self, setting: Setting) -> str:
+        if setting.threads == 1 or setting.device != "cpu":
+            return "one thread never waits for another: the default"
+        others = self._others(setting, "spin_count")
+        return f"measured together, by turns: {others}" if others else "the default; others were not measured together"
+
+    def _why_pin(self, setting: Setting) -> str:
+        others = self._others(setting, "pinned")
+        return f"measured together: {others}" if others else "not measured to help"
+
+    def _others(self, setting: Setting, name: str) -> str:
+        """Rates of joint measurements that differ in nothing but one thing, in words; "" with fewer than two."""
+        rates: dict[Any, float] = {}
+        for one in self.profile.joint:
+            same = one.samplers, one.envs_per_sampler, one.device, one.replay_ratio
+            if same != (setting.samplers, setting.envs_per_sampler, setting.device, self.learning.replay_ratio):
+                continue
+            if name != "pinned" and one.pinned != setting.pinned:
+                continue
+            if name != "spin_count" and one.spin_count != setting.spin_count:
+                continue
+            rates[getattr(one, name)] = one.env_steps_per_s
+        if len(rates) < 2:
+            return ""
+        return ", ".join(f"{_shown(value)}: {rate:,.0f} env steps/s" for value, rate in sorted(rates.items()))
+
+    def _why_device(self, setting: Setting) -> str:
+        found = {device: rate for device in self._devices() if (rate := self._update_rate(device)) is not None}
+        if len(found) < 2:
+            return "the only one that was measured"
+        return "updates/s alone: " + ", ".join(f"{device}: {rate:,.0f}" for device, rate in found.items())
+
+    def _update_rate(self, device: str) -> float | None:
+        """Updates per second alone, with the best number of threads."""
+        rates = (update_rate(self.profile, self.learning, device, count) for count in self._threads(device))
+        return max((rate[0] for rate in rates if rate is not None), default=None)
+
+    def _publish(self, rates: Rates) -> tuple[int, str]:
+        """As often as it costs little: the samplers' actor is then as new as it can be."""
+        transport = self.profile.transport
+        if transport is None:
+            return 1, "after every update, so that the samplers' actor is as new as it can be"
+        share = transport.publish_us * 1e-6 * rates.updates
+        if share <= PUBLISH_SHARE:
+            return 1, f"publishing after every update takes {share:.1%} of the learner's time"
+        wanted = math.ceil(share / PUBLISH_SHARE)
+        every = max(1, min(wanted, int(rates.updates / LEAST_PUBLICATIONS)))
+        return every, (
+            f"after every update it would take {share:.0%} of the learner's time, so {share / every:.1%}; the samplers "
+            f"still get {rates.updates / every:,.0f} actors a second"
+        )
+
+    def _facts(self, setting: Setting) -> dict[str, str]:
+        facts = {
+            "sampler_policy": "on the CPU, in each sampler: its call is shorter than any way to a card",
+            "evaluator": "on the CPU, a process of its own at evaluations",
+            "prefetch": "none: the learner draws as it goes" if setting.device == "cpu" else "2 batches ahead, pinned",
+            "executor": "compiled, from the cache or beside the training" if self.config.compile else "--no-compile",
+        }
+        sampling, transport = self.profile.sampling, self.profile.transport
+        if sampling is not None and sampling.actor:
+            actor = sampling.actor[0]
+            facts["sampler_policy"] += f" ({actor.us:.0f} us; a step of the environment {sampling.step_us.mean:.0f} us)"
+        if transport is not None:
+            rows = replay_rows(self.config)
+            facts["replay_buffer"] = (
+                f"{rows:,} rows of {transport.row_bytes} bytes, {rows * transport.row_bytes / 2**20:,.0f} MiB"
+            )
+        if self.profile.hardware.gpus and self.config.devices is None:
+            facts["critic_and_actor"] = (
+                "on one device: two change what is learned a little, so --devices is the user's choice"
+            )
+        most = self._most_samplers()
+        if most < self.profile.hardware.cores and "samplers" not in self.given:
+            facts["memory"] = (
+                f"there is room for {most} sampler{'s' * (most > 1)} of about {STEPPER_BYTES // 2**20} MiB"
+            )
+        return facts
+
+    def _evidence(self, setting: Setting, rates: Rates) -> str:
+        date = self.profile.date[:10]
+        if rates.measured:
+            return f"samplers and learner were measured together in this setting ({date})"
+        if self.profile.joint:
+            return f"from samplers and learner alone, corrected by the nearest measurement of both together ({date})"
+        return f"from samplers and learner alone; both together were not measured ({date}), so it may be too high"
+
+
+def _effort(setting: Setting) -> tuple[float, ...]:
+    """What is simpler comes first: fewer processes and threads, less away from the defaults."""
+    return (
+        setting.samplers,
+        setting.envs_per_sampler,
+        setting.pinned,
+        setting.threads,
+        setting.spin_count != DEFAULT_SPIN,
+        setting.device != "cpu",
+    )
+
+
+def _powers(most: int) -> list[int]:
+    counts = {most}
+    count = 1
+    while count < most:
+        counts.add(count)
+        count *= 2
+    return sorted(counts)
+
+
+def _shown(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def explain(found: Plan) -> list[tuple[str, str, str]]:
+    """Rows (what, value, reason) for people: choices, what was given, what is no option."""
+    rows = [
+        (f"--{name.replace('_', '-')}", _shown(value), found.reasons.get(name, ""))
+        for name, value in found.choices.items()
+    ]
+    rows += [(f"--{name.replace('_', '-')}", "given", "an option that is given wins") for name in found.given]
+    rows += [(name.replace("_", " "), "", text) for name, text in found.facts.items()]
+    if found.prediction is not None:
+        one = found.prediction
+        rows.append(
+            (
+                "prediction",
+                f"{one.env_steps_per_s:,.0f} env steps/s",
+                f"{one.frames_per_s:,.0f} frames/s; {one.evidence}",
+            )
+        )
+        rows.append(("limit", one.bound, BOUNDS.get(one.bound, "")))
+    return rows

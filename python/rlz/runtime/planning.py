@@ -1,0 +1,109 @@
+"""From `--plan` to the plan of a run: looks for a profile or reads a file, and leaves the choice to the planner."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlz.errors import ConfigError
+from rlz.hardware import cache
+from rlz.hardware.detect import detect
+from rlz.hardware.plan import CHOICES, Plan, plan
+from rlz.hardware.profile_model import Workload
+from rlz.runtime.memory import limits
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+
+FILE = "plan.toml"
+"""In the run folder (`RunDirectory.plan`): what was chosen and why."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A configuration with the plan's choices in it, the plan, and what there is to say about it."""
+
+    config: "RunConfig"
+    plan: Plan
+    notes: list[str] = field(default_factory=list)
+
+
+def planned(config: "RunConfig", given: Collection[str] = ()) -> Planned:
+    """Plan a run as its `plan` option says.
+
+    Parameters
+    ----------
+    config : of the run.
+    given : options that the user gave, on the command line or in a file; they are kept.
+
+    Raises
+    ------
+    ConfigError
+        `--plan FILE` cannot be used.
+    """
+    if config.mode == "serial":
+        return Planned(config, plan(config, given))
+    if config.plan == "off":
+        return Planned(config, Plan(basis="off", given=_kept(given)))
+    if config.plan != "auto":
+        return _from_file(config, given, Path(config.plan).expanduser())
+    found = cache.load(config)
+    memory = None
+    if found.profile is not None:
+        memory = min((limit.available for limit in limits()), default=None)
+    chosen = plan(config, given, found.profile, memory=memory)
+    return Planned(chosen.apply(config), chosen, [found.note] if found.note else [])
+
+
+def planned_again(run: Path, config: "RunConfig", given: Collection[str]) -> Planned:
+    """The plan of a run that goes on: the one that it has, unless `--plan` is given now.
+
+    `given`: options of this command line. What was given at the run's start stays given.
+    """
+    notes: list[str] = []
+    old: Plan | None = None
+    if (run / FILE).is_file():
+        try:
+            old = Plan.read(run / FILE)
+        except ConfigError as error:
+            notes.append(f"not used: {error}")
+    if "plan" in given:
+        # Without its old plan nobody knows what was chosen by whom: then all counts as given.
+        kept = set(CHOICES) if old is None else set(old.given)
+        again = planned(config, {*given, *kept})
+        return Planned(again.config, again.plan, notes + again.notes)
+    if old is None:
+        return Planned(config, Plan(basis="off", given=CHOICES), notes)
+    if old.prediction is not None and not _still_true(old, config):
+        old = old.model_copy(update={"prediction": None})
+    return Planned(config, old, notes)
+
+
+def _still_true(old: Plan, config: "RunConfig") -> bool:
+    """Whether the prediction of a run's plan holds for what it is now: the same choices, task and machine."""
+    same = old.apply(config) == config and Workload.of(config).task == old.task
+    return same and old.machine == detect().fingerprint()
+
+
+def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Planned:
+    read = Plan.read(path)
+    choices = {name: value for name, value in read.choices.items() if name not in given}
+    notes = []
+    prediction = read.prediction if choices == read.choices and read.task == Workload.of(config).task else None
+    if read.machine and read.machine != detect().fingerprint():
+        prediction = None
+        notes.append(f"--plan {path} was made for another machine or other versions; `rlz profile` makes one for this")
+    chosen = Plan(
+        basis="file",
+        machine=read.machine,
+        task=read.task,
+        choices=choices,
+        reasons=dict.fromkeys(choices, f"from {path}"),
+        given=_kept(given),
+        prediction=prediction,
+    )
+    return Planned(chosen.apply(config), chosen, notes)
+
+
+def _kept(given: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in CHOICES if name in given)
