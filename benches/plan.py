@@ -1,0 +1,224 @@
+"""How good the planner is: predictions beside steady states, and automatic plans beside an exhaustive grid.
+
+    python benches/plan.py                          # six cases, three interleaved repeats; hours, the machine to itself
+    python benches/plan.py --cores 1                # the same on one core
+    python benches/plan.py --quick                  # whether it works: one case, a tiny grid, seconds
+
+For each case (SAC on an environment, replay ratio 1 or free) a fresh profile is measured, and the run that it leads to
+predicted. Then all points of the grid (samplers x environments in each x learner threads x spin count), the automatic
+plan and fixed defaults (`--plan off`, torch's own number of threads) are run by turns: `rlz train` for some seconds of
+steady state, read from its own metrics.jsonl. A point counts by env steps/s, free by the geometric mean of env steps/s
+and frames/s. Results go to --output: every value, medians, and the figures of the issue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rlz.bench.train import TrainSettings, measure_rlz
+from rlz.errors import RlzError
+from rlz.hardware.detect import detect
+
+ENVS = ("Pendulum-v1", "HalfCheetah-v5", "Ant-v4")
+RATIOS = ("1", "free")
+AUTO, DEFAULTS = "automatic plan", "fixed defaults"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained."""
+
+    env: str
+    ratio: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid."""
+
+    samplers: int
+    envs: int
+    threads: int
+    spin: int
+
+    def options(self) -> list[str]:
+        """For `rlz train`."""
+        count = self.samplers * self.envs
+        options = ["--plan", "off", "--samplers", str(self.samplers), "--num-envs", str(count)]
+        return [*options, "--threads", str(self.threads), "--spin-count", str(self.spin)]
+
+    def name(self) -> str:
+        """For people."""
+        return f"{self.samplers} x {self.envs}, {self.threads} threads, spin {self.spin}"
+
+
+def grid(cores: int, quick: bool) -> list[Point]:
+    """All points; a spin count matters with more than one thread only."""
+    if quick:
+        return [Point(1, envs, 1, 1000) for envs in (1, 4)]
+    samplers, envs, threads, spins = {1, cores}, (1, 4, 16), {1, cores}, (0, 1000, 10_000)
+    points = product(sorted(samplers), envs, sorted(threads), spins)
+    return [Point(*values) for values in points if values[2] > 1 or values[3] == 1000]
+
+
+def profile(case: Case, budget: float) -> dict[str, Any]:
+    """Measure anew, as a user does; the plan is for the case's replay ratio."""
+    with tempfile.TemporaryDirectory(prefix="rlz-plan-") as folder:
+        config = Path(folder) / "run.toml"
+        ratio = '"free"' if case.ratio == "free" else case.ratio
+        config.write_text(f'algo = "sac"\nenv = "{case.env}"\nreplay_ratio = {ratio}\n')
+        command = [sys.executable, "-m", "rlz", "profile", "--config", str(config), "--fresh", "--json", "--explain"]
+        done = subprocess.run([*command, "--budget", f"{budget:g}"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RlzError(f"rlz profile failed: {done.stderr.strip()[-500:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def run(case: Case, options: Sequence[str], seconds: float) -> dict[str, float]:
+    """Steady state of one run: env steps/s and frames/s."""
+    settings = TrainSettings(env=case.env, seconds=seconds, buffer_size=200_000)
+    more = ["--replay-ratio", case.ratio, *options]
+    rates = measure_rlz(settings, more).metrics["rlz"]
+    return {"env_steps_per_s": rates["env_steps_per_s"], "frames_per_s": rates["updates_per_s"] * settings.batch_size}
+
+
+def score(case: Case, rates: dict[str, float]) -> float:
+    """What is compared."""
+    if case.ratio != "free":
+        return rates["env_steps_per_s"]
+    return math.sqrt(rates["env_steps_per_s"] * rates["frames_per_s"])
+
+
+def measure(case: Case, arguments: argparse.Namespace, cores: int) -> dict[str, Any]:
+    """A case: prediction, automatic plan, defaults and grid, by turns."""
+    found = profile(case, arguments.budget)
+    plan = found["plan"]
+    points = {point.name(): point.options() for point in grid(cores, arguments.quick)}
+    # The profile is in the cache now: a run with --plan auto finds it.
+    contenders = {AUTO: [], DEFAULTS: ["--plan", "off", "--threads", str(cores)], **points}
+    values: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    errors = []
+    for turn in range(arguments.repeats):
+        for name, options in contenders.items():
+            say(f"{case.env}, ratio {case.ratio}, turn {turn + 1}: {name}")
+            try:
+                values[name].append(run(case, options, arguments.seconds))
+            except RlzError as error:
+                errors.append(f"{name}: {error}")
+    scores = {name: median(score(case, one) for one in rates) for name, rates in values.items() if rates}
+    best = max((name for name in scores if name in points), key=lambda name: scores[name])
+    real = {key: median(one[key] for one in values[AUTO]) for key in ("env_steps_per_s", "frames_per_s")}
+    predicted = plan["prediction"] or {}
+    return {
+        "case": asdict(case),
+        "plan": plan,
+        "profile": {key: found[key] for key in ("took_s", "skipped", "joint")},
+        "values": values,
+        "predicted_over_real": {key: predicted[key] / real[key] for key in real if key in predicted},
+        "best_of_grid": best,
+        "plan_over_best": scores[AUTO] / scores[best],
+        "plan_over_defaults": scores[AUTO] / scores[DEFAULTS] if DEFAULTS in scores else None,
+        "errors": errors,
+    }
+
+
+def repeated(env: str, budget: float, times: int) -> dict[str, Any]:
+    """How much figures of `rlz profile` differ from one time to the next: largest over smallest."""
+    profiles = [profile(Case(env, "1"), budget) for _ in range(times)]
+
+    def rates(one: dict[str, Any]) -> Iterable[tuple[str, float]]:
+        for rate in one["sampling"]["rates"]:
+            yield f"sampling {rate['processes']} x {rate['envs_per_process']}", rate["env_steps_per_s"]
+        for rate in one["updates"]:
+            keys = ("device", "executor", "precision", "batch_size", "threads")
+            yield " ".join(str(rate[key]) for key in keys), rate["updates_per_s"]
+        for rate in one["joint"]:
+            keys = ("samplers", "envs_per_sampler", "spin_count", "pinned", "replay_ratio")
+            yield "together " + " ".join(str(rate[key]) for key in keys), rate["env_steps_per_s"]
+
+    by_name: dict[str, list[float]] = {}
+    for one in profiles:
+        for name, rate in rates(one):
+            by_name.setdefault(name, []).append(rate)
+    spread = {name: max(found) / min(found) for name, found in by_name.items() if len(found) == times and min(found)}
+    return {"took_s": [one["took_s"] for one in profiles], "largest_over_smallest": spread}
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The figures of the issue, in words."""
+    lines = []
+    ratios = []
+    for case in result["cases"]:
+        ratios.append(case["plan_over_best"])
+        predicted = ", ".join(f"{key} {value:.2f}" for key, value in case["predicted_over_real"].items())
+        over = case["plan_over_defaults"]
+        lines += [
+            f"{case['case']['env']}, ratio {case['case']['ratio']}: predicted/real {predicted or '-'}",
+            f"    plan/best of grid {case['plan_over_best']:.2f} (best: {case['best_of_grid']})",
+            f"    plan/defaults {'-' if over is None else f'{over:.2f}'}",
+        ]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    lines.append(f"plan/best, geometric mean: {mean:.3f}, least {min(ratios):.3f}")
+    if result["repeated"]:
+        worst = max(result["repeated"]["largest_over_smallest"].items(), key=lambda pair: pair[1], default=("-", 1.0))
+        lines.append(f"rlz profile repeated: largest/smallest at most {worst[1]:.2f} ({worst[0]})")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", nargs="+", default=list(ENVS))
+    parser.add_argument("--ratio", nargs="+", default=list(RATIOS))
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="window of one run")
+    parser.add_argument("--budget", type=float, default=60.0, help="of rlz profile")
+    parser.add_argument("--profiles", type=int, default=3, help="times that Ant-v4 is profiled for the spread; 0: not")
+    parser.add_argument("--quick", action="store_true", help="one case, two points, short windows")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.env, arguments.ratio, arguments.repeats = arguments.env[:1], arguments.ratio[:1], 1
+        arguments.seconds, arguments.budget, arguments.profiles = 2.0, 25.0, 0
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rlz-profiles-") as folder:
+        os.environ["RLZ_PROFILES"] = folder  # the user's own profiles stay as they are
+        cases = [measure(Case(*case), arguments, arguments.cores) for case in product(arguments.env, arguments.ratio)]
+        again = repeated("Ant-v4", arguments.budget, arguments.profiles) if arguments.profiles > 1 else None
+    result = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": detect().to_json(),
+        "cores": arguments.cores,
+        "quick": arguments.quick,
+        "cases": cases,
+        "repeated": again,
+        "took_s": round(time.monotonic() - begin, 1),
+    }
+    if arguments.output is not None:
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(summary(result))
+
+
+if __name__ == "__main__":
+    main()
