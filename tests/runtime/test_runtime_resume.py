@@ -241,6 +241,22 @@ def test_workers_of_a_resumed_run_go_on_and_their_number_may_change(tmp_path: Pa
     assert sum(checkpoint.replay.committed) == 150 + 200
 
 
+@pytest.mark.parametrize(
+    ("env", "mode", "named"),
+    [("Pendulum-v1", "serial", False), ("fake_envs:Counting-v0", "serial", True), ("Pendulum-v1", "async", True)],
+)
+def test_what_is_not_restored_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], env: str, mode: str, named: bool
+) -> None:
+    path = run(tmp_path, "run", 70, env=env, env_kwargs={})
+    capsys.readouterr()
+    assert resume(path, {"total_timesteps": 90, "mode": mode}, modules=FAKE) == 0
+    shown = capsys.readouterr().out
+    note = f"not restored: the states of the environments ({env}). Episodes that were open at the checkpoint count"
+    assert (note in shown) == (note in (path / "logs" / "events.log").read_text()) == named
+    assert ("not restored" in shown.lower()) == named, "and nothing else"
+
+
 def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 100)
     with pytest.raises(ConfigError, match=r"done 100 of 100 env steps.*--total-timesteps 200"):

@@ -5,22 +5,29 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from harness import SAMPLER, Run, config
 from training import Training, wait_for
 
+from rlz._native import RUNNING, STOPPING
 from rlz.config import RunConfig
 from rlz.errors import EnvError, NotServedError, SharedMemoryError
 from rlz.runtime import controller
 from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.runtime.controller import Controller
 from rlz.runtime.graph import MODULES
 from rlz.runtime.live import Live
+from rlz.runtime.process import Ending
 from rlz.runtime.resume import resume
+from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.train import train
+from rlz.transport.stats import Stat
 
 pytestmark = pytest.mark.usefixtures("fakes")
 
@@ -86,6 +93,146 @@ def test_a_sampler_that_always_dies_ends_the_run(start: Start) -> None:
     assert "its death number 3 in a row without 1,000 env steps between: the run is given up" in training.text()
     assert training.summary()["status"] == "failed"
     assert len(killed) == 3
+    training.assert_nothing_is_left()
+
+
+def test_an_evaluator_that_always_dies_ends_the_run(start: Start) -> None:
+    # No episode ever ends, so however far each one comes there is no progress.
+    training = start(**ENDLESS, env_kwargs={}, eval_every=100, eval_episodes=1)
+    for death in (1, 2, 3):
+        evaluator = training.worker("evaluator")
+        evaluator.kill()
+        if death < 3:
+            wait_for(lambda death=death: f"It is restarted (death {death} of 3 in a row)" in training.text())
+    assert training.wait() == 1
+    assert "its death number 3 in a row without an episode between: the run is given up" in training.text()
+    assert training.summary()["status"] == "failed"
+    training.assert_nothing_is_left()
+
+
+class Deaths:
+    """A controller whose workers die when a test says so; none is ever started."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run = Run(config(num_envs=2, eval_every=100, total_timesteps=100_000, replay_ratio="free"), folder)
+        self.folder = RunDirectory(folder, (folder / ".lock").open("ab"))
+        self.controller = Controller(self.run.config, self.run.env_spec, self.folder, self.run.streams)
+        monkeypatch.setattr(self.controller, "_start", lambda slot: None)
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def tick(self, now: float) -> None:
+        raise AssertionError
+
+    def die(self, role: str) -> str:
+        (slot,) = (slot for slot in self.controller.slots if slot.node.role == role)
+        self.controller._restart(slot, Ending(slot.node.name, -9, None, Path("log")), self)
+        return self.notes[-1]
+
+    def steps(self, count: int) -> None:
+        """Env steps, over both lanes."""
+        tickets = np.zeros(2, np.int64)
+        for step in range(count):
+            if step % 2 == 0:
+                assert self.run.limiter.acquire_steps([0, 1], tickets, worker=SAMPLER, timeout=0.0) >= 1
+            self.run.limiter.complete_step(step % 2)
+
+    def episode(self) -> None:
+        self.run.streams.stats.add(1, Stat.EPISODES, 1.0)
+
+
+@pytest.fixture
+def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaths]:
+    found = Deaths(tmp_path, monkeypatch)
+    yield found
+    found.controller.close()
+    found.folder.close()
+    found.run.streams.close()
+
+
+def test_deaths_with_a_thousand_env_steps_between_are_not_in_a_row(deaths: Deaths) -> None:
+    for _ in range(3):
+        assert "It is restarted (death 1 of 3 in a row)" in deaths.die("sampler")
+        deaths.steps(100)
+        assert "It is restarted (death 2 of 3 in a row)" in deaths.die("sampler")
+        deaths.steps(1000)
+    assert "(death 1 of 3 in a row)" in deaths.die("sampler")
+    deaths.steps(998)
+    assert "(death 2 of 3 in a row)" in deaths.die("sampler")
+    deaths.steps(998)
+    assert deaths.run.limiter.state == RUNNING
+    assert "death number 3 in a row without 1,000 env steps between" in deaths.die("sampler")
+    assert deaths.run.limiter.state == STOPPING
+    assert deaths.run.stat("sampler", Stat.RESTARTS) == 8
+
+
+def test_deaths_of_an_evaluator_with_an_episode_between_are_not_in_a_row(deaths: Deaths) -> None:
+    for _ in range(3):
+        assert "(death 1 of 3 in a row)" in deaths.die("evaluator")
+        deaths.steps(2000)  # progress of the others is none of its own
+        assert "(death 2 of 3 in a row)" in deaths.die("evaluator")
+        deaths.episode()
+    for _ in range(2):
+        assert deaths.run.limiter.state == RUNNING
+        deaths.die("evaluator")
+    assert "death number 3 in a row without an episode between" in deaths.die("evaluator")
+    assert deaths.run.limiter.state == STOPPING
+
+
+def test_each_worker_has_its_own_count_of_deaths(deaths: Deaths) -> None:
+    for death in (1, 2):
+        for role in ("sampler", "evaluator"):
+            assert f"(death {death} of 3 in a row)" in deaths.die(role)
+
+
+def test_a_slow_environment_holds_nobody_else(start: Start, tmp_path: Path) -> None:
+    training = start(
+        samplers=2, num_envs=2, total_timesteps=2000, env_kwargs={"truncate_after": 20, "slow": str(tmp_path / "slow")}
+    )
+    assert training.wait() == 0, training.text()
+    summary = training.summary()
+    assert (summary["env_steps"], summary["updates"]) == (2000, 1950), "the replay ratio is exact"
+    totals = newest_checkpoint(training.run_dir).totals.workers
+    slow, fast = sorted(int(totals[name].counters["env_steps"]) for name in ("sampler-0", "sampler-1"))
+    assert 5 <= slow < 300  # 150 s
+    assert slow + fast == 2000
+    assert summary["restarts"] == summary["rows_lost"] == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "seconds"),
+    [
+        ("sampler", 1.5),
+        *(pytest.param(role, 10.0, marks=pytest.mark.kill) for role in ("sampler", "evaluator", "learner")),
+    ],
+)
+def test_a_stopped_worker_is_not_dead(start: Start, role: str, seconds: float) -> None:
+    training = start(
+        **ENDLESS, samplers=2, num_envs=2, eval_every=1000, eval_episodes=2,
+        env_kwargs={"truncate_after": 20, "sleep": 0.002},
+    )  # fmt: skip
+    training.wait_for_steps(200)
+    worker = training.worker(role)
+    pids = {process.pid for process in training.descendants()}
+    worker.suspend()
+    before = training.metrics()[-1]["env_steps"]
+    time.sleep(seconds)
+    assert training.process.poll() is None
+    assert worker.status() == psutil.STATUS_STOPPED
+    assert {process.pid for process in training.descendants()} == pids, "nobody was killed or restarted"
+    if role != "learner":  # without it the replay ratio holds everybody, and nobody ends
+        training.wait_for_steps(before + 100)
+    worker.resume()
+    stopped_at = training.metrics()[-1]["env_steps"]
+    training.wait_for_steps(stopped_at + 100)
+    assert {process.pid for process in training.descendants()} == pids
+    training.process.send_signal(signal.SIGINT)
+    assert training.wait() == 130, training.text()
+    summary = training.summary()
+    assert summary["restarts"] == summary["rows_lost"] == 0
+    assert "killed" not in training.text()
     training.assert_nothing_is_left()
 
 

@@ -19,6 +19,7 @@ class Counting(gymnasium.Env[Any, Any]):
     fail_in_reset : number of the reset (1-based) that raises.
     sleep : seconds per step.
     hang_at : total step that does not end.
+    slow : the first environment that comes to its fifth step makes this file; from there its steps take half a second.
     log : file that gets one line per step: "<reset seed> <action...>".
     spawn : start a child process that outlives a careless parent; its pid goes to this file.
     """
@@ -38,6 +39,7 @@ class Counting(gymnasium.Env[Any, Any]):
         fail_in_reset: int = 0,
         sleep: float = 0.0,
         hang_at: int = 0,
+        slow: str = "",
         log: str = "",
         spawn: str = "",
         render_mode: str | None = None,
@@ -48,6 +50,7 @@ class Counting(gymnasium.Env[Any, Any]):
         self.options = locals()
         self.resets = self.step_in_episode = self.total = 0
         self.seed: int | None = None
+        self.is_slow = False
         if spawn:
             import subprocess
 
@@ -71,6 +74,11 @@ class Counting(gymnasium.Env[Any, Any]):
         self.step_in_episode += 1
         if options["sleep"]:
             time.sleep(options["sleep"])
+        if options["slow"] and self.total == 5 and not os.path.exists(options["slow"]):  # noqa: PTH110
+            with open(options["slow"], "x"):  # noqa: PTH123
+                self.is_slow = True
+        if self.is_slow:
+            time.sleep(0.5)
         if self.total == options["hang_at"]:
             time.sleep(3600)
         if options["log"]:

@@ -237,5 +237,8 @@ def _announcement(config: "RunConfig", checkpoint: Checkpoint) -> list[str]:
     notes = [f"resumed from {checkpoint.path.name}: {checkpoint.env_steps:,} env steps, {checkpoint.updates:,} updates"]
     states = [state for worker in checkpoint.workers.values() for state in worker["environments"]]
     if config.mode != "serial" or not states or None in states:
-        notes.append("not restored: the environments' states. Episodes that were open count as truncated")
+        notes.append(
+            f"not restored: the states of the environments ({config.env}). Episodes that were open at the checkpoint "
+            "count as truncated"
+        )
     return notes
