@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import rows
-from job import Job, fresh, generator, kill, shared_files, spread, wait_for, write_result
+from job import Job, fresh, generator, kill, left_since, shared_files, spread, wait_for, write_result
 
 from rlz.runtime.checkpoint import newest_checkpoint, step_folders
 
@@ -107,7 +107,7 @@ def chaos(settings: Chaos, folder: Path, *, until: float | None = None) -> dict[
             tally.runs += 1
             if _load(job, tally) and tally.checkpoints_loaded % settings.resume_every == 0:
                 _resume(settings, folder, tally)
-            assert not shared_files() - shm, shared_files() - shm
+            assert not left_since(shm), left_since(shm)
         except AssertionError as error:
             kept = Path(tempfile.mkdtemp(prefix="rlz-chaos-fault-")) / "run"
             shutil.copytree(job.run_dir, kept, symlinks=True, ignore=shutil.ignore_patterns(".live.sock"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -178,6 +179,15 @@ def stat(live: Live, name: str, which: Stat) -> float:
 def shared_files() -> set[str]:
     """Names in /dev/shm."""
     return set(os.listdir("/dev/shm"))  # noqa: PTH208
+
+
+def left_since(before: set[str]) -> set[str]:
+    """Names that have come to /dev/shm and that no living process maps: those of other programs are in use."""
+    names = shared_files() - before
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names -= {line.partition("/dev/shm/")[2] for line in maps.read_text().splitlines()}
+    return names
 
 
 def spread(values: list[float]) -> dict[str, Any]:

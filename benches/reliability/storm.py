@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import rows
-from job import Job, fresh, generator, kill, shared_files, spread, stat, wait_for, write_result
+from job import Job, fresh, generator, kill, left_since, shared_files, spread, stat, wait_for, write_result
 
 from rlz.errors import RlzError
 from rlz.policy import load
@@ -89,7 +89,7 @@ def storm(settings: Storm, folder: Path) -> dict[str, Any]:
         assert status == 0, f"exit status {status}\n{job.text()}"
         result = _judge(settings, job, total, len(kills))
         assert not left, left
-        assert not shared_files() - shm, shared_files() - shm
+        assert not left_since(shm), left_since(shm)
         assert not list(job.run_dir.rglob(".tmp-*")), "unfinished files are left"
         assert fds_after <= fds + 3, f"the controller had {fds} descriptors, later {fds_after}"
     finally:

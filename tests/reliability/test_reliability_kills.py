@@ -3,14 +3,16 @@
 The long ones write their results to benches/results.
 """
 
+import mmap
 import time
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rows
 from chaos import Chaos, chaos
-from job import write_result
+from job import left_since, shared_files, write_result
 from storm import Storm, storm
 
 from rlz._native import FLAG_FIRST
@@ -54,6 +56,18 @@ def test_the_check_of_rows_sees_a_torn_one() -> None:
         assert rows.torn(broken, meta) == 1, name
     meta[50] = 0  # says that it goes on where row 49 ended
     assert rows.torn(whole, meta) == 1
+
+
+def test_shared_memory_of_others_is_not_left_over() -> None:
+    before = shared_files()
+    path = Path("/dev/shm") / f"rlz-test-{uuid.uuid4().hex}"
+    path.write_bytes(bytes(4096))
+    try:
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            assert path.name not in left_since(before)
+        assert path.name in left_since(before)
+    finally:
+        path.unlink()
 
 
 @pytest.mark.kill
