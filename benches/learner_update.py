@@ -188,7 +188,7 @@ def limit(row: Row, seconds: float) -> float:
         return run
 
     def onednn(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
-        pairs = [*zip(left, right.mT, strict=True)]
+        pairs = [*zip(left.contiguous(), right.mT, strict=True)]
 
         def run() -> None:
             for a, b in pairs:
