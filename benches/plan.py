@@ -2,7 +2,7 @@
 
     python benches/plan.py                          # six cases, three interleaved repeats; hours, the machine to itself
     python benches/plan.py --cores 1                # the same on one core
-    python benches/plan.py --quick                  # whether it works: one case, a tiny grid, seconds
+    python benches/plan.py --quick                  # whether it works: one case, a tiny grid and network
 
 For each case (SAC on an environment, replay ratio 1 or free) a fresh profile is measured, and the run that it leads to
 predicted. Then all points of the grid (samplers x environments in each x learner threads x spin count), the automatic
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -34,6 +34,10 @@ from rlz.hardware.detect import detect
 
 ENVS = ("Pendulum-v1", "HalfCheetah-v5", "Ant-v4")
 RATIOS = ("1", "free")
+FULL = TrainSettings(env="", seconds=0.0, buffer_size=200_000)
+TINY = replace(FULL, hidden=(32,), batch_size=64)
+"""For --quick, which does not compile either: a minute on a machine that is busy with other things."""
+
 AUTO, DEFAULTS = "automatic plan", "fixed defaults"
 
 
@@ -74,12 +78,13 @@ def grid(cores: int, quick: bool) -> list[Point]:
     return [Point(*values) for values in points if values[2] > 1 or values[3] == 1000]
 
 
-def profile(case: Case, budget: float) -> dict[str, Any]:
+def profile(case: Case, budget: float, quick: bool = False) -> dict[str, Any]:
     """Measure anew, as a user does; the plan is for the case's replay ratio."""
     with tempfile.TemporaryDirectory(prefix="rlz-plan-") as folder:
         config = Path(folder) / "run.toml"
         ratio = '"free"' if case.ratio == "free" else case.ratio
-        config.write_text(f'algo = "sac"\nenv = "{case.env}"\nreplay_ratio = {ratio}\n')
+        tiny = f"hidden = {list(TINY.hidden)}\nbatch_size = {TINY.batch_size}\ncompile = false\n" if quick else ""
+        config.write_text(f'algo = "sac"\nenv = "{case.env}"\nreplay_ratio = {ratio}\n{tiny}')
         command = [sys.executable, "-m", "rlz", "profile", "--config", str(config), "--fresh", "--json", "--explain"]
         done = subprocess.run([*command, "--budget", f"{budget:g}"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -88,10 +93,10 @@ def profile(case: Case, budget: float) -> dict[str, Any]:
     return found
 
 
-def run(case: Case, options: Sequence[str], seconds: float) -> dict[str, float]:
+def run(case: Case, options: Sequence[str], seconds: float, quick: bool) -> dict[str, float]:
     """Steady state of one run: env steps/s and frames/s."""
-    settings = TrainSettings(env=case.env, seconds=seconds, buffer_size=200_000)
-    more = ["--replay-ratio", case.ratio, *options]
+    settings = replace(TINY if quick else FULL, env=case.env, seconds=seconds)
+    more = ["--replay-ratio", case.ratio, *options, *(["--no-compile"] if quick else [])]
     rates = measure_rlz(settings, more).metrics["rlz"]
     return {"env_steps_per_s": rates["env_steps_per_s"], "frames_per_s": rates["updates_per_s"] * settings.batch_size}
 
@@ -105,7 +110,7 @@ def score(case: Case, rates: dict[str, float]) -> float:
 
 def measure(case: Case, arguments: argparse.Namespace, cores: int) -> dict[str, Any]:
     """A case: prediction, automatic plan, defaults and grid, by turns."""
-    found = profile(case, arguments.budget)
+    found = profile(case, arguments.budget, arguments.quick)
     plan = found["plan"]
     points = {point.name(): point.options() for point in grid(cores, arguments.quick)}
     # The profile is in the cache now: a run with --plan auto finds it.
@@ -116,7 +121,7 @@ def measure(case: Case, arguments: argparse.Namespace, cores: int) -> dict[str, 
         for name, options in contenders.items():
             say(f"{case.env}, ratio {case.ratio}, turn {turn + 1}: {name}")
             try:
-                values[name].append(run(case, options, arguments.seconds))
+                values[name].append(run(case, options, arguments.seconds, arguments.quick))
             except RlzError as error:
                 errors.append(f"{name}: {error}")
     scores = {name: median(score(case, one) for one in rates) for name, rates in values.items() if rates}
@@ -194,7 +199,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="window of one run")
     parser.add_argument("--budget", type=float, default=60.0, help="of rlz profile")
     parser.add_argument("--profiles", type=int, default=3, help="times that Ant-v4 is profiled for the spread; 0: not")
-    parser.add_argument("--quick", action="store_true", help="one case, two points, short windows")
+    parser.add_argument("--quick", action="store_true", help="one case, two points, a tiny network, short windows")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     if arguments.quick:

@@ -62,12 +62,12 @@ def test_profile_prints_json(
 ) -> None:
     """A profile is measured once, kept, and shown from then on; --fresh measures again."""
     from rlz.hardware.detect import detect
-    from rlz.hardware.profile_model import Profile, Workload
 
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "hardware")
+    machines = importlib.import_module("machines")
     monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
     run = resolve("td3", "Pendulum-v1", {}, None)
-    measured = Profile(date="2026-01-02", hardware=detect(), workload=Workload.of(run), budget_s=30.0, took_s=1.0)
-    calls = Calls(measured)
+    calls = Calls(machines.profile(detect(), run=run))
     monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
     line = ["profile", "--env", "Pendulum-v1", "--algo", "td3", "--budget", "0.5m", "--json", "--explain"]
     output = tmp_path / "out.json"
@@ -75,11 +75,18 @@ def test_profile_prints_json(
         assert main(arguments) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown["workload"]["algo"] == "td3"
-        assert shown["plan"]["basis"] == "defaults"  # there are no figures
+        assert shown["plan"]["basis"] == "profile"
         assert [given for given, _ in calls.seen] == [(run, 30.0)] * times
         assert shown == json.loads(output.read_text())
     assert main(["profile", "--env", "Pendulum-v1", "--algo", "td3", "--explain"]) == 0
-    assert "has too few figures" in capsys.readouterr().out
+    assert "one sampler makes" in capsys.readouterr().out
+    calls.answer = calls.answer.model_copy(update={"updates": ()})
+    assert main([*line, "--fresh"]) == 0
+    shown, said = capsys.readouterr()
+    assert json.loads(shown)["plan"]["basis"] == "defaults"
+    assert "not kept for `rlz train`: there are too few figures" in said
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["basis"] == "profile"  # the one from before
 
 
 def test_profile_of_the_machine_alone(

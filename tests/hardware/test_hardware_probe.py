@@ -177,6 +177,18 @@ def test_what_did_not_fit_is_listed(machine: type[FakeChild], slow: str, skipped
     assert skipped in probe.profile(config(), 60.0).skipped
 
 
+def test_a_slow_learner_gets_the_time_of_what_would_be_in_vain(machine: type[FakeChild]) -> None:
+    parts: list[float] = []
+    clock = probe.Budget(100.0)
+    left, clock.left = clock.left, lambda part=1.0: parts.append(part) or left(part)  # type: ignore[assignment,func-returns-value,misc]
+    found: dict[str, Any] = {"skipped": []}
+    probe._updates(config(), hardware(2), clock, {}, found)
+    first = next(number for number, part in enumerate(parts) if part == probe.UPDATES_UNTIL)
+    assert set(parts[:first]) == {probe.JOINT_UNTIL}
+    assert set(parts[first:]) == {probe.UPDATES_UNTIL}
+    assert len(found["updates"]) == 5
+
+
 def test_an_environment_that_makes_no_step_is_an_error(machine: type[FakeChild]) -> None:
     machine.slow = "costs"
     with pytest.raises(RlzError, match=r"Pendulum-v1 could not be measured within 9 s.*--budget"):

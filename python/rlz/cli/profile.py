@@ -137,6 +137,10 @@ def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
     with Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task("", total=1.0)
         found = measure(run, budget, progress=lambda text, part: bar.update(task, completed=part, description=text))
+    if not found.enough:
+        note = "not kept for `rlz train`: there are too few figures for a plan. Give more time with --budget"
+        errors.print(note, style="yellow", markup=False)
+        return found
     try:
         cache.save(found)
     except OSError as error:

@@ -202,7 +202,12 @@ def _updates(
     clock.say("start of the learner")
     command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
     with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
-        for line in _lines(child, clock, UPDATES_UNTIL, found["skipped"], "updates"):
+
+        def until() -> float:
+            # A learner that is slow to start gets the time of what would be in vain without it.
+            return UPDATES_UNTIL if groups["update"] else JOINT_UNTIL
+
+        for line in _lines(child, clock, until, found["skipped"], "updates"):
             planned = line.get("plan", planned)
             if "next" in line:
                 clock.say(line["next"])
@@ -218,11 +223,13 @@ def _updates(
     found["skipped"] += planned
 
 
-def _lines(child: Child, clock: Budget, until: float, skipped: list[str], name: str) -> Iterable[dict[str, Any]]:
+def _lines(
+    child: Child, clock: Budget, until: Callable[[], float], skipped: list[str], name: str
+) -> Iterable[dict[str, Any]]:
     """Lines of a child until it ends, or until its part of the budget is spent."""
     while True:
         try:
-            line = child.line(clock.left(until))
+            line = child.line(clock.left(until()))
         except TimeoutError:
             return
         if line is None:
@@ -239,7 +246,7 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
     """The default first, at a replay ratio and free; then what else may be better; then other ways to wait."""
     found["joint"] = []
     so_far = _profile(found, clock)
-    if so_far.sampling is None or not so_far.updates:
+    if not so_far.enough:
         found["skipped"].append("samplers and learner together: one side alone has no figures")
         return
     ratio = 1.0 if isinstance(config.replay_ratio, str) else config.replay_ratio
@@ -288,7 +295,7 @@ def _measure(
     command = [sys.executable, "-m", "rlz.hardware.joint", json.dumps(job)]
     clock.say("samplers and learner together")
     with Child(command, env=environment | learner_environment(spin)) as child:
-        for line in _lines(child, clock, JOINT_UNTIL, found["skipped"], "samplers and learner together"):
+        for line in _lines(child, clock, lambda: JOINT_UNTIL, found["skipped"], "samplers and learner together"):
             if "next" in line:
                 clock.say(_words(*turns[line["next"]]))
             elif "joint" in line:

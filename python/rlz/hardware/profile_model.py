@@ -180,6 +180,11 @@ class Profile(Figures):
     joint: tuple[Joint, ...] = ()
     skipped: tuple[str, ...] = ()
 
+    @property
+    def enough(self) -> bool:
+        """It has figures of both sides, without which there is no plan."""
+        return self.sampling is not None and bool(self.updates)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return self.model_dump(mode="json")
