@@ -27,6 +27,32 @@ def test_a_sampler_alone() -> None:
     assert [Memory.model_validate(one).threads for one in memory] == [1, 2]
 
 
+@pytest.mark.parametrize(("slower", "shapes", "updates"), [(70.0, [8], 0), (1.5, [8, 1024], 1)])
+def test_a_dtype_that_is_emulated_is_given_up_early(
+    monkeypatch: pytest.MonkeyPatch, slower: float, shapes: list[int], updates: int
+) -> None:
+    """One small product is enough to know; it is compared with a float32 one of the same size."""
+    from rlz.hardware.updates import Bench
+
+    seen: list[int] = []
+
+    def flops(device: str, dtype: str, rows: int, width: int) -> float:
+        if dtype == "bf16":
+            seen.append(rows)
+        return rows * 1e6 / (slower if dtype == "bf16" else 1.0)
+
+    bench = Bench(config(hidden="8", batch_size=16, compile=False), [1], 0.01)
+    monkeypatch.setattr(bench, "_flops", flops)
+    tasks = {task.name: task for task in bench.tasks()}
+    product = tasks["matrix products on cpu, bf16, 1 thread"].work()
+    assert product is not None
+    assert seen == shapes
+    assert product["product"]["flops"] == pytest.approx(shapes[-1] * 1e6 / slower)
+    monkeypatch.setattr("rlz.hardware.updates.rate", lambda *_: (100.0, 0.1))
+    found = tasks["updates on cpu, eager, bf16, batch 16, 1 thread"].work()
+    assert (found is not None) == bool(updates)
+
+
 @pytest.mark.slow
 def test_updates_alone() -> None:
     run = config(hidden="8", batch_size=16, compile=False)

@@ -34,6 +34,7 @@ BATCH_SIZES = (1024, 8192)
 """Measured beside that of the configuration."""
 
 PRODUCT_ROWS = 1024
+SMALL_ROWS = 8
 
 HOPELESS = 4.0
 """A dtype whose products take so many times longer than those of float32 is not looked at any further."""
@@ -61,8 +62,7 @@ class Bench:
         self._env_spec = envs.inspect_env(config, on_note=lambda _: None)
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         self._cards = [f"cuda:{index}" for index in range(count)]
-        self._products: dict[tuple[str, str], float] = {}
-        self._updates: dict[tuple[str, str, str], float] = {}
+        self._emulated: set[tuple[str, str]] = set()  # dtypes that a measurement has shown to be hopeless
         self._loaded: dict[tuple[str, int], Any] = {}
 
     def tasks(self) -> list[Task]:
@@ -97,7 +97,7 @@ class Bench:
         name = f"updates on cpu, {executor}, {precision}, batch {batch_size}, {threads} thread{'s' * (threads > 1)}"
 
         def work() -> dict[str, Any] | None:
-            if self._hopeless("cpu", precision):
+            if ("cpu", precision) in self._emulated:
                 return None
             begin = time.perf_counter()
             algorithm, draw = self._algorithm(precision), Draw(self._env_spec, batch_size)
@@ -186,21 +186,20 @@ class Bench:
         """Activations [rows, width] times a layer's weights [width, width]."""
 
         def work() -> dict[str, Any] | None:
-            if not self._has(device, dtype) or self._hopeless(device, dtype):
+            if not self._has(device, dtype) or (device, dtype) in self._emulated:
                 return None
             width = max(self._config.hidden, default=256)
             torch.set_num_threads(threads)
             torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
             try:
-                # A small one first: where a dtype is emulated, even one product of full size takes seconds.
-                flops = 0.0
-                for rows in (8, PRODUCT_ROWS):
-                    if flops and flops * HOPELESS < self._products.get((device, "fp32"), 0.0) / 8:
-                        break
-                    flops = self._flops(device, dtype, rows, width)
+                # Small ones first: where a dtype is emulated, even one product of full size takes seconds.
+                flops = self._flops(device, dtype, SMALL_ROWS, width)
+                if dtype != "fp32" and flops * HOPELESS < self._flops(device, "fp32", SMALL_ROWS, width):
+                    self._emulated.add((device, dtype))
+                else:
+                    flops = self._flops(device, dtype, PRODUCT_ROWS, width)
             finally:
                 torch.set_float32_matmul_precision("highest")
-            self._products.setdefault((device, dtype), flops)
             return {"product": {"device": device, "dtype": dtype, "threads": threads, "flops": flops}}
 
         return Task(f"matrix products on {device}, {dtype}, {threads} thread{'s' * (threads > 1)}", work)
@@ -223,11 +222,6 @@ class Bench:
             passed = time.perf_counter() - begin
             if passed >= 0.1:
                 return 2.0 * rows * width * width * calls / passed
-
-    def _hopeless(self, device: str, dtype: str) -> bool:
-        """A measurement has shown that the device only emulates the dtype."""
-        here, fp32 = self._products.get((device, dtype)), self._products.get((device, "fp32"))
-        return here is not None and fp32 is not None and here * HOPELESS < fp32
 
     @staticmethod
     def _has(device: str, dtype: str) -> bool:
