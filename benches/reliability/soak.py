@@ -64,9 +64,11 @@ def soak(folder: Path, minutes: float, every: float, kill_every: float) -> tuple
                 assert job.process.poll() is None, job.text()
                 live.refresh()
                 samples += _sample(job, live, time.monotonic() - began)
-                if time.monotonic() >= next_kill:
-                    next_kill += kill_every
-                    kills += kill(job.workers()["sampler"][kills % 2])
+                samplers = job.workers()["sampler"]
+                if time.monotonic() >= next_kill and len(samplers) == OPTIONS["samplers"]:
+                    while next_kill <= time.monotonic():  # one kill, not several at once, after a pause of the machine
+                        next_kill += kill_every
+                    kills += kill(samplers[kills % len(samplers)])
         job.process.send_signal(signal.SIGINT)
         status = job.wait(30)
         assert status == 130, job.text()
