@@ -24,6 +24,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
+from rlz.workers.execution.threads import MEMORY
+
 OBS, ACTION, HIDDEN = 27, 8, (256, 256)  # Ant-v4
 
 SB3 = """
@@ -214,7 +216,9 @@ def in_process(row: Row, seconds: float, peers: dict[str, str]) -> float:
     if row.spin != "default":
         environment["GOMP_SPINCOUNT"] = row.spin
     command = [sys.executable, __file__, "--row", json.dumps(asdict(row)), "--seconds", str(seconds)]
-    if row.executor in peers:
+    if row.executor not in peers:
+        environment |= MEMORY  # as the controller starts a learner
+    else:
         program = {"sb3": SB3, "sbx": SBX}[row.executor]
         command = [peers[row.executor], "-c", program, str(row.threads), str(row.batch), str(seconds)]
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(row.busy)]

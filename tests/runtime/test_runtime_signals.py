@@ -1,6 +1,8 @@
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -71,3 +73,18 @@ def test_hangup_stays_ignored_under_nohup(handler: signal.Handlers, count: int) 
             assert counted(signals, within=10.0 if count else 0.2) == count
     finally:
         signal.signal(signal.SIGHUP, old)
+
+
+def test_a_forked_child_does_not_hold_up_the_end() -> None:
+    program = """
+import os, signal, time
+from rlz.runtime.signals import StopSignals
+with StopSignals():
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0

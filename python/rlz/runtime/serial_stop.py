@@ -54,8 +54,9 @@ class StopWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        os.close(self._writer)
+        os.write(self._writer, b"!")
         self._thread.join()
+        os.close(self._writer)
         os.close(self._reader)
 
     def _work(self) -> None:

@@ -78,9 +78,9 @@ class StopSignals:
         for number, handler in self._old.items():
             signal.signal(number, handler)
         self._old.clear()
-        os.close(self._kernel)
+        os.write(self._kernel, b"\0")  # not its end by closing: a child that was forked may hold it open
         self._thread.join()
-        for fd in (self._arrivals, self._reader, self._writer):
+        for fd in (self._arrivals, self._kernel, self._reader, self._writer):
             os.close(fd)
 
     def drain(self) -> None:
@@ -93,7 +93,10 @@ class StopSignals:
 
     def _work(self) -> None:
         last = -SAME_S
-        while arrived := os.read(self._arrivals, 512):
+        while True:
+            arrived = os.read(self._arrivals, 512)
+            if self.left.is_set():
+                return
             # Other signals that Python handles are written there too.
             numbers = [number for number in arrived if number in self._old]
             now = time.monotonic()

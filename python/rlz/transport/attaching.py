@@ -151,9 +151,10 @@ class Server:
     def close(self) -> None:
         """Serve no more. Those who are attached keep what they have. Idempotent."""
         if self._writer >= 0:
+            os.write(self._writer, b"!")  # not its end by closing: a child that was forked may hold it open
+            self._thread.join()
             os.close(self._writer)
             self._writer = -1
-            self._thread.join()
             os.close(self._reader)
             self._door.close()
 

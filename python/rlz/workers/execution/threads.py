@@ -1,4 +1,4 @@
-"""How many CPU threads an update uses: measured beside the running samplers, and watched.
+"""How many CPU threads an update uses: measured beside the running samplers, and watched. How they wait.
 
 Two threads that spin at every barrier are the best choice on an idle machine, and 5 to 20 times slower than one
 beside a busy process (`benches/results`). So a run starts with one thread, measures real updates with more of them,
@@ -14,6 +14,10 @@ from statistics import fmean, quantiles
 
 CONTENDED = 1.6
 """Time per update, relative to one thread, at which a number that was asked for is given up."""
+
+SLOWER = 1.25
+"""The same for a number that was chosen. Above 1: what is a little slower for a moment is not worth a change, which
+lasts for 20 seconds; a busy neighbour makes updates of two threads 2 to 20 times slower."""
 
 WORTHWHILE = 0.93
 """Time per update, relative to fewer threads, that makes more threads worth their cores."""
@@ -31,14 +35,20 @@ PAUSE_S = 20.0
 LONGEST_PAUSE_S = 320.0
 
 
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""The C library keeps the memory of an update's temporary tensors for the next update (up to 32 MiB each, its most). It
+would give it back to the kernel, which then zeroes it again page by page: a third of the time at batch 8192."""
+
+
 def learner_environment(spin_count: int) -> dict[str, str]:
-    """Variables of a learner process that torch's OpenMP reads when it loads; what the user has set is kept.
+    """Variables of a learner process that are read when it starts; what the user has set is kept.
 
     `spin_count`: turns that a waiting thread spins before it sleeps (GNU OpenMP).
     """
-    if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
-        return {}
-    return {"GOMP_SPINCOUNT": str(spin_count)}
+    variables = {name: value for name, value in MEMORY.items() if name not in os.environ}
+    if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
+        variables["GOMP_SPINCOUNT"] = str(spin_count)
+    return variables
 
 
 def cores() -> int:
@@ -153,7 +163,7 @@ class ThreadTuner:
         if same:
             self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
         self._reference = times[choice]
-        self._limit = times[1] if self._preferred is None else CONTENDED * times[1]
+        self._limit = times[1] * (SLOWER if self._preferred is None else CONTENDED)
         self._again = self._clock() + self._pause
         self._use(choice)
         if same:
