@@ -13,8 +13,12 @@ their lives, each without its first seconds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import os
+import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -49,10 +53,9 @@ SETTLING_S = 15.0
 Sample = dict[str, Any]
 
 
-def soak(folder: Path, minutes: float, every: float, kill_every: float) -> tuple[list[Sample], dict[str, Any]]:
-    """Run, sample, kill; returns the samples and what the run says of itself."""
+def soak(folder: Path, minutes: float, every: float, kill_every: float, samples: list[Sample]) -> dict[str, Any]:
+    """Run, kill, add to the samples; returns what the run says of itself."""
     job = Job(fresh(folder), OPTIONS)
-    samples: list[Sample] = []
     kills = 0
     try:
         with job.live() as live:
@@ -78,7 +81,7 @@ def soak(folder: Path, minutes: float, every: float, kill_every: float) -> tuple
     finally:
         job.close()
     kept = ("status", "env_steps", "updates", "restarts", "evaluations", "checkpoints", "rows_lost", "wall_s")
-    return samples, {name: summary[name] for name in kept}
+    return {name: summary[name] for name in kept}
 
 
 def _started(job: Job, live: Live) -> None:
@@ -90,7 +93,7 @@ def _started(job: Job, live: Live) -> None:
 
 
 def _sample(job: Job, live: Live, at: float) -> Iterator[Sample]:
-    disk = sum(path.stat().st_size for path in job.run_dir.rglob("rows-*")) / 2**20
+    disk = _size_of_rows(job.run_dir / "replay") / 2**20
     for name, pid in [("controller", job.process.pid), *((w.name, w.pid) for w in live.workers())]:
         usage = read_usage(pid) if pid else None
         try:
@@ -110,6 +113,17 @@ def _sample(job: Job, live: Live, at: float) -> Iterator[Sample]:
                 "env_steps": live.limiter.env_steps,
                 "replay_files_mib": round(disk, 2),
             }
+
+
+def _size_of_rows(folder: Path) -> int:
+    """Bytes of the saved rows; a file that the run removes meanwhile counts nothing."""
+    size = 0
+    for parent, _, names in os.walk(folder):  # which passes over folders that vanish
+        for name in names:
+            if name.startswith("rows-"):
+                with contextlib.suppress(FileNotFoundError):
+                    size += (Path(parent) / name).stat().st_size
+    return size
 
 
 def slopes(samples: list[Sample], warm_up: float) -> dict[str, dict[str, Any]]:
@@ -240,8 +254,16 @@ def main() -> None:
         draw(samples, Path(given.svg))
         print(slopes(samples, given.warm_up))
         return
-    with tempfile.TemporaryDirectory(prefix="rlz-soak-") as folder:
-        samples, run = soak(Path(folder) / "soak", given.minutes, given.every, given.kill_every)
+    folder = Path(tempfile.mkdtemp(prefix="rlz-soak-"))
+    samples = []
+    try:
+        run = soak(folder / "soak", given.minutes, given.every, given.kill_every, samples)
+    except BaseException:
+        if samples:
+            write_csv(samples, folder / "samples.csv")
+        print(f"the run and its samples are kept in {folder}", file=sys.stderr)
+        raise
+    shutil.rmtree(folder)
     settings = {"minutes": given.minutes, "every": given.every, "kill_every": given.kill_every, "options": OPTIONS}
     results = {"run": run, "slopes": slopes(samples, given.warm_up), "samples": len(samples)}
     path = write_result("reliability_soak", settings, results, given.output)
