@@ -28,53 +28,34 @@ from rlz.workers.execution.threads import MEMORY
 
 OBS, ACTION, HIDDEN = 27, 8, (256, 256)  # Ant-v4
 
-SB3 = """
-import sys, time, json, numpy as np, torch as th, gymnasium as gym
-from stable_baselines3 import SAC
-from stable_baselines3.common.logger import configure
-threads, batch, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-th.set_num_threads(threads)
-class Env(gym.Env):
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (27,), np.float64)
-    action_space = gym.spaces.Box(-1, 1, (8,), np.float32)
-    def reset(self, **k): return np.zeros(27), {}
-    def step(self, a): return np.zeros(27), 0.0, False, False, {}
-model = SAC("MlpPolicy", Env(), buffer_size=100_000, batch_size=batch, device="cpu")
-model.set_logger(configure(None, []))
-b = model.replay_buffer
-rng = np.random.default_rng(0)
-b.observations[:] = rng.standard_normal(b.observations.shape); b.next_observations[:] = b.observations[::-1]
-b.actions[:] = np.tanh(rng.standard_normal(b.actions.shape)); b.rewards[:] = rng.standard_normal(b.rewards.shape)
-b.full = True
-model.train(10, batch)
-count, begin = 0, time.perf_counter()
-while time.perf_counter() - begin < seconds:
-    model.train(5, batch); count += 5
-print(json.dumps(count / (time.perf_counter() - begin)))
-"""
-
-
-SBX = """
+PEER = """
 import sys, time, json, numpy as np, gymnasium as gym
-from sbx import SAC
 from stable_baselines3.common.logger import configure
-batch, seconds = int(sys.argv[2]), float(sys.argv[3])
+library, threads, batch, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+if library == "sb3":
+    import torch
+    from stable_baselines3 import SAC
+    torch.set_num_threads(threads)
+    options, updates = {"device": "cpu"}, 5
+else:
+    from sbx import SAC
+    options, updates = {}, 1
 class Env(gym.Env):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (27,), np.float64)
     action_space = gym.spaces.Box(-1, 1, (8,), np.float32)
     def reset(self, **k): return np.zeros(27), {}
     def step(self, a): return np.zeros(27), 0.0, False, False, {}
-model = SAC("MlpPolicy", Env(), buffer_size=100_000, batch_size=batch)
+model = SAC("MlpPolicy", Env(), buffer_size=100_000, batch_size=batch, **options)
 model.set_logger(configure(None, []))
 b = model.replay_buffer
 rng = np.random.default_rng(0)
 b.observations[:] = rng.standard_normal(b.observations.shape); b.next_observations[:] = b.observations[::-1]
 b.actions[:] = np.tanh(rng.standard_normal(b.actions.shape)); b.rewards[:] = rng.standard_normal(b.rewards.shape)
 b.full = True
-model.train(1, batch); model.train(1, batch)
+model.train(updates, batch); model.train(updates, batch)
 count, begin = 0, time.perf_counter()
 while time.perf_counter() - begin < seconds:
-    model.train(1, batch); count += 1
+    model.train(updates, batch); count += updates
 print(json.dumps(count / (time.perf_counter() - begin)))
 """
 
@@ -219,8 +200,8 @@ def in_process(row: Row, seconds: float, peers: dict[str, str]) -> float:
     if row.executor not in peers:
         environment |= MEMORY  # as the controller starts a learner
     else:
-        program = {"sb3": SB3, "sbx": SBX}[row.executor]
-        command = [peers[row.executor], "-c", program, str(row.threads), str(row.batch), str(seconds)]
+        command = [peers[row.executor], "-c", PEER, row.executor]
+        command += [str(row.threads), str(row.batch), str(seconds)]
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(row.busy)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -99,3 +99,8 @@ def check_platform() -> None:
             f"rlz's native module cannot be loaded: {error}. In a checkout, build it with `make setup`; elsewhere, "
             "install the wheel again, one that was made for this machine and this Python (3.11 or newer)"
         ) from error
+
+
+def in_one_line(error: Exception, most: int = 300) -> str:
+    """Type and message of any exception in one line of at most `most` characters of message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"

@@ -6,28 +6,17 @@ import json
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import Rlz, serial
+from full_disk import largest_file
 from rlz.errors import CheckpointError
 from rlz.runtime.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
 from rlz.transport import Replay
-
-
-@contextmanager
-def largest_file(nbytes: int) -> Iterator[None]:
-    """Let the kernel refuse to write more than so many bytes into any file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def events(run: Path) -> str:

@@ -2,32 +2,19 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from test_tracking_tracker import lines, make, scalars_of
 from tracking_fakes import EVALUATION, FakeStreams
 
+from full_disk import largest_file
 from rlz.runtime.runs import read_run
 from rlz.tracking import growing_file
 from rlz.tracking.growing_file import GrowingFile, NotWrittenError
-
-
-@contextmanager
-def largest_file(nbytes: int) -> Iterator[None]:
-    """Let the kernel refuse to write more than so many bytes into any file: what a full disk does, byte by byte."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("room", [0, 1, 5, 11])

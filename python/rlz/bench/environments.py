@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rlz.errors import ConfigError
+from rlz.runtime.user_cache import user_cache
 
 SHARED = ("torch", "gymnasium", "mujoco", "numpy")
 """Packages whose versions a peer takes over from rlz where it can, the most important first."""
@@ -86,7 +87,7 @@ def find_uv(checkout: Path | None = None) -> str:
 
 def cache_folder() -> Path:
     """Folder for the peers' environments: $XDG_CACHE_HOME/rlz/peers, by default under ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlz" / "peers"
+    return user_cache("peers")
 
 
 def peer_python(name: str, *, log: Path | None = None) -> Path:

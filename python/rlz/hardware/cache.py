@@ -14,6 +14,7 @@ from rlz.errors import ConfigError
 from rlz.hardware.detect import Hardware, detect
 from rlz.hardware.profile_model import Profile, Workload
 from rlz.runtime.files import replace_file
+from rlz.runtime.user_cache import drop_oldest, user_cache
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -33,8 +34,7 @@ def cache_folder() -> Path:
     """`$RLZ_PROFILES`, by default `$XDG_CACHE_HOME/rlz/profiles`; may not exist yet."""
     if place := os.environ.get("RLZ_PROFILES"):
         return Path(place)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (never raises)
-    return Path(base) / "rlz" / "profiles"
+    return user_cache("profiles")
 
 
 def load(config: "RunConfig", hardware: Hardware | None = None, folder: Path | None = None) -> Found:
@@ -76,21 +76,10 @@ def save(profile: Profile, folder: Path | None = None) -> Path:
     path = place / _name(profile.workload, profile.hardware.fingerprint())
     replace_file(path, json.dumps(profile.to_json(), indent=1).encode() + b"\n")
     path.chmod(0o600)
-    _drop_oldest(place)
+    drop_oldest(place, "*.json", ENTRIES)
     return path
 
 
 def _name(workload: Workload, machine: str) -> str:
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", workload.env)[:64]
     return f"{workload.algo}-{env}.{workload.task}.{machine}.json"
-
-
-def _drop_oldest(folder: Path) -> None:
-    def age(path: Path) -> float:
-        try:
-            return path.stat().st_mtime
-        except OSError:
-            return 0.0
-
-    for path in sorted(folder.glob("*.json"), key=age, reverse=True)[ENTRIES:]:
-        path.unlink(missing_ok=True)

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from rlz import envs
+from rlz.bench.children import say
 from rlz.config import RunConfig
 from rlz.envs.spaces import EnvSpec
+from rlz.errors import in_one_line
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.process import WorkerProcess, single_threaded, wait_until_dead
 from rlz.tracking import WorkerInfo
@@ -204,12 +206,7 @@ def main(config: dict[str, Any], settings: Sequence[dict[str, Any]], seconds: fl
         try:
             say({"joint": measure(base, env_spec, cores, setting, seconds)})
         except Exception as error:
-            say({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"})
-
-
-def say(line: dict[str, Any]) -> None:
-    """Print a line at once."""
-    print(json.dumps(line), flush=True)
+            say({"error": in_one_line(error)})
 
 
 if __name__ == "__main__":

@@ -19,8 +19,10 @@ from rlz import envs
 from rlz._native import Replay
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.algorithms.registry import algorithm_class
+from rlz.bench.children import say
 from rlz.config import RunConfig
 from rlz.envs.spaces import EnvSpec
+from rlz.errors import in_one_line
 from rlz.workers.execution.batches import Decoder
 from rlz.workers.execution.compiled import Compilation, Job, kinds_of, layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
@@ -307,11 +309,6 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def say(line: dict[str, Any]) -> None:
-    """Print a line at once."""
-    print(json.dumps(line), flush=True)
-
-
 def main(config: dict[str, Any], threads: list[int], seconds: float) -> None:
     """Measure everything that is planned. A task that raises is an error of its own, not of all."""
     torch.set_flush_denormal(True)  # as a learner
@@ -322,7 +319,7 @@ def main(config: dict[str, Any], threads: list[int], seconds: float) -> None:
         try:
             found = task.work()
         except Exception as error:
-            say({"error": f"{task.name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"})
+            say({"error": f"{task.name}: {in_one_line(error, 200)}"})
             continue
         say({"done": task.name, **(found or {})})
 

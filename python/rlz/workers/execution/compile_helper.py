@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlz.errors import in_one_line
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -44,7 +46,7 @@ def main() -> int:
         os.nice(priority)
         compile_update(job, Path(library))
     except Exception as error:
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(in_one_line(error), file=sys.stderr)
         return 1
     return 0
 
@@ -107,7 +109,7 @@ def _library(update: Callable[..., Any], inputs: tuple[Tensor, ...], device: tor
             if onednn.faster():
                 return code(rewritten=True)
         except Exception as error:  # another version of torch, whose compiler is not the same inside
-            print(f"no products by oneDNN: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+            print(f"no products by oneDNN: {in_one_line(error)}", file=sys.stderr)
     return code(rewritten=False)
 
 

@@ -29,6 +29,8 @@ from torch import Tensor
 import rlz.algorithms
 import rlz.networks
 from rlz.algorithms.base import Batch, OffPolicy
+from rlz.errors import in_one_line
+from rlz.runtime.user_cache import drop_oldest, user_cache
 from rlz.workers.execution.executors import Updated
 
 CACHE_ENTRIES = 64
@@ -111,8 +113,7 @@ def _sources(algorithm: OffPolicy) -> list[Path]:
 
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/rlz/compiled`, which may not exist yet."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (never raises)
-    return Path(base) / "rlz" / "compiled"
+    return user_cache("compiled")
 
 
 class CompiledExecutor:
@@ -182,7 +183,7 @@ class Compilation:
         except Exception as error:  # no folder, no room, no process: training goes on without compiled updates
             self.close()
             hint = ". XDG_CACHE_HOME may name another folder" if isinstance(error, OSError) else ""
-            self.error = f"the compiler's helper cannot be started: {_in_one_line(error)}{hint}"
+            self.error = f"the compiler's helper cannot be started: {in_one_line(error)}{hint}"
 
     def _start(self, *, urgent: bool) -> None:
         if self.ready or self._process is not None:
@@ -193,7 +194,7 @@ class Compilation:
             return
         # Only its owner may write there, because code is loaded from it.
         self.library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _drop_oldest(self.library.parent)
+        drop_oldest(self.library.parent, "*.pt2", CACHE_ENTRIES)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -261,18 +262,3 @@ class Compilation:
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line), "")[:300]
-
-
-def _in_one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def _drop_oldest(folder: Path) -> None:
-    def age(path: Path) -> float:
-        try:
-            return path.stat().st_mtime
-        except OSError:
-            return 0.0
-
-    for path in sorted(folder.glob("*.pt2"), key=age, reverse=True)[CACHE_ENTRIES:]:
-        path.unlink(missing_ok=True)

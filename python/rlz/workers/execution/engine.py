@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rlz.algorithms.base import Batch, OffPolicy
-from rlz.errors import NonFiniteError
+from rlz.errors import NonFiniteError, in_one_line
 from rlz.workers.execution.compiled import Compilation, Job, Layout, kinds_of
 from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
@@ -281,7 +281,7 @@ class Engine:
         try:
             self._graphs = GraphedLaunches(launches, self._executor, self._eager, self._cycle, cuda_graph)
         except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            reason = in_one_line(error)
             self._log(
                 f"no CUDA graph, {self._executor.name} updates are launched one operation after the other: {reason}"
             )
@@ -316,7 +316,7 @@ class Engine:
                     self._eager, compiled, self._state, batch, self._noise, self._learning_rate, kind
                 )
         except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            reason = in_one_line(error)
         torch.set_num_threads(self._tuner.threads)
         if reason is not None:
             compilation.discard()
