@@ -1,0 +1,274 @@
+"""Throughput mode: sampling and learning at once on all cores, against what each side gives alone on half of them.
+
+    python benches/throughput_mode.py --output benches/results/throughput_mode.md     # Ant-v4, three rounds, 12 minutes
+    python benches/throughput_mode.py --env HalfCheetah-v5 --seconds 40 --rounds 5
+    python benches/throughput_mode.py --quick                                         # whether it works: a tiny network
+
+A round runs `rlz train sac` three times, each until it is steady and then for a window, read from its metrics.jsonl:
+
+- both at once: `--replay-ratio free --batch-size auto` on all cores. The window begins when executor and threads stand
+  still, and the batch size has for 20 s; it begins anew when the batch size changes after all.
+- samplers alone, on the first half of the cores: replay ratio 0.0001, with as many environments as above. They act
+  with the policy and write rows as ever; the learner has one update to make every 10,000 env steps.
+- the learner alone, on the same half: replay ratio 1024, with the batch size that the first run of the round settled
+  on. It draws, updates, publishes and logs as ever; the sampler has one env step to make every 1024 updates.
+
+So a side alone is the very program that runs in throughput mode, in its own process, with all its duties: bare loops
+over environment or update (as `rlz profile` measures) would also leave out what a run cannot do without. That the other
+side takes next to nothing is shown by the CPU time of both. Where `cores_physical` is less than the cores, two cores
+are two threads of one, and a side that is alone on one of them has the units of both.
+
+A profile for `--plan auto` is measured first (--budget; the user's own profiles stay as they are).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from busy_neighbours import on_cores
+from plan import TINY, Case, profile, say
+from rich.console import Console
+
+from rlz.bench.report import show, to_json, to_markdown
+from rlz.bench.result import Job, Outcome, Result, run_rounds
+from rlz.bench.train import TrainSettings, read_lines, rlz_command, steady_from, stop
+from rlz.errors import RlzError
+from rlz.hardware.detect import detect
+
+STILL_S = 20.0
+"""The batch size must have stood still for so long before the window starts."""
+
+SETTLE_LIMIT_S = 420.0
+"""The window begins by then, settled or not: compilations of several batch sizes lie before it."""
+
+BATCH = "train/batch_size"
+
+SAMPLERS, LEARNER = "samplers alone on half of the cores", "learner alone on half of the cores"
+METRICS = ("env_steps_per_s", "frames_per_s")
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one run gave.
+
+    Attributes
+    ----------
+    batch_size, learning_rate, threads, compiled : at the end of the window.
+    ratio : updates per env step within it.
+    sampler_cpu, learner_cpu : cores in use, mean over it.
+    settled : whether the run was steady when it began, and the batch size did not change in it.
+    settled_s, seconds : when it began, and its length.
+    samplers, num_envs, spin_count, publish_every : as the run was placed.
+    """
+
+    env_steps_per_s: float
+    updates_per_s: float
+    frames_per_s: float
+    batch_size: int
+    learning_rate: float
+    ratio: float
+    threads: int
+    compiled: bool
+    sampler_cpu: float
+    learner_cpu: float
+    settled: bool
+    settled_s: float
+    seconds: float
+    samplers: int
+    num_envs: int
+    spin_count: int
+    publish_every: int
+
+
+def measure(settings: TrainSettings, options: Sequence[str], still_s: float = 0.0) -> Window:
+    """Run `rlz train` until it is steady and its batch size has stood still for `still_s`; measure a window."""
+    compiles = "--no-compile" not in options
+    with tempfile.TemporaryDirectory(prefix="rlz-bench-") as folder, (Path(folder) / "output").open("w+b") as output:
+        command = rlz_command(settings, Path(folder), options)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        run_dir = Path(folder) / "bench"
+        try:
+            limit = time.monotonic() + SETTLE_LIMIT_S
+            begin: dict[str, Any] | None = None
+            settled = True
+            while True:
+                if process.poll() is not None:
+                    output.seek(0)
+                    text = output.read().decode(errors="replace")[-2000:]
+                    raise RlzError(f"rlz train ended with status {process.returncode}:\n{text}")
+                lines, late = read_lines(run_dir / "metrics.jsonl"), time.monotonic() > limit
+                if begin is not None and not late and lines[-1].get(BATCH) != begin.get(BATCH):
+                    begin = None
+                if begin is None:
+                    begin = steady_from(lines, compiles) if stood_still(lines, still_s) else None
+                    if begin is None and late:
+                        if not lines or lines[-1]["updates"] == 0:
+                            raise RlzError(f"rlz train made no update within {SETTLE_LIMIT_S:.0f} s")
+                        begin, settled = lines[-1], False
+                elif lines[-1]["wall_s"] - begin["wall_s"] >= settings.seconds:
+                    break
+                time.sleep(1.0)
+        finally:
+            stop(process)
+        config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
+    window = [line for line in lines if line["wall_s"] >= begin["wall_s"]]
+    return of_lines(window, config, settled)
+
+
+def stood_still(lines: Sequence[dict[str, Any]], still_s: float) -> bool:
+    """Whether the batch size is that of `still_s` ago; a run that does not log it has a fixed one."""
+    if not lines or lines[-1].get(BATCH) is None:
+        return bool(lines)
+    last = lines[-1]
+    same = [line for line in lines if line["wall_s"] >= last["wall_s"] - still_s]
+    long_enough = lines[0] is not same[0] or last["wall_s"] - same[0]["wall_s"] >= still_s
+    return long_enough and all(line.get(BATCH) == last[BATCH] for line in same)
+
+
+def of_lines(lines: Sequence[dict[str, Any]], config: dict[str, Any], settled: bool) -> Window:
+    """Rates between the first and the last of some log lines. Frames are counted line by line."""
+    first, last, fixed = lines[0], lines[-1], config["batch_size"]
+    seconds = last["wall_s"] - first["wall_s"]
+    steps, updates = last["env_steps"] - first["env_steps"], last["updates"] - first["updates"]
+    frames = sum((two["updates"] - one["updates"]) * two.get(BATCH, fixed) for one, two in pairwise(lines))
+
+    def cpu(role: str) -> float:
+        tags = [tag for tag in last if tag.startswith(f"workers/{role}") and tag.endswith("/cpu_percent")]
+        return sum(float(line.get(tag, 0.0)) for line in lines[1:] for tag in tags) / len(lines[1:]) / 100
+
+    return Window(
+        env_steps_per_s=steps / seconds,
+        updates_per_s=updates / seconds,
+        frames_per_s=frames / seconds,
+        batch_size=int(last.get(BATCH, fixed)),
+        learning_rate=float(last["train/learning_rate"]),
+        ratio=updates / max(1, steps),
+        threads=int(last["train/threads"]),
+        compiled=bool(last["train/compiled"]),
+        sampler_cpu=cpu("sampler"),
+        learner_cpu=cpu("learner"),
+        settled=settled and all(line.get(BATCH) == last.get(BATCH) for line in lines),
+        settled_s=first["wall_s"],
+        seconds=seconds,
+        **{name: config[name] for name in ("samplers", "num_envs", "spin_count", "publish_every")},
+    )
+
+
+def round_of(settings: TrainSettings, arguments: argparse.Namespace) -> Callable[[int], Outcome]:
+    """One round: both at once, then each side alone, the samplers first in every other round."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = cores[: max(1, len(cores) // 2)]
+    more = ["--no-compile"] if arguments.quick else []
+    still_s = 2.0 if arguments.quick else STILL_S
+
+    def alone(side: str, both: Window) -> Window:
+        say(f"    {side}")
+        options = ["--plan", "off", "--spin-count", str(both.spin_count)]
+        given = settings
+        if side == SAMPLERS:
+            count = min(both.samplers, len(half))
+            options += ["--samplers", str(count), "--num-envs", str(max(count, both.num_envs))]
+            # So few updates are not worth a compilation, which would take the samplers' cores.
+            options += ["--replay-ratio", "0.0001", "--threads", "1", "--no-compile"]
+        else:
+            given = replace(settings, batch_size=both.batch_size)
+            options += ["--replay-ratio", "1024", "--publish-every", str(both.publish_every), *more]
+            options += ["--compile"] if both.compiled else ["--no-compile"]
+        with on_cores(half):
+            return measure(given, options)
+
+    def run(number: int) -> Outcome:
+        both = measure(settings, ["--replay-ratio", "free", "--batch-size", arguments.batch_size, *more], still_s)
+        order = (SAMPLERS, LEARNER) if number % 2 == 0 else (LEARNER, SAMPLERS)
+        windows = {"rlz": both, **{side: alone(side, both) for side in order}}
+        metrics = {
+            "rlz": {name: getattr(both, name) for name in METRICS},
+            SAMPLERS: {"env_steps_per_s": windows[SAMPLERS].env_steps_per_s},
+            LEARNER: {"frames_per_s": windows[LEARNER].frames_per_s},
+        }
+        return Outcome(metrics, facts={name: asdict(window) for name, window in windows.items()})
+
+    return run
+
+
+def notes(result: Result) -> list[str]:
+    """What belongs to the rates: settings that the runs settled on, and that a side alone was alone."""
+
+    def every(name: str, key: str, form: str = "{:g}") -> str:
+        return " ".join(form.format(fact[key]) for fact in result.facts[name])
+
+    lines = [
+        f"throughput mode, by round: batch size {every('rlz', 'batch_size', '{}')}, learning rate "
+        f"{every('rlz', 'learning_rate', '{:.3g}')}, updates per env step {every('rlz', 'ratio', '{:.3g}')}, "
+        f"{every('rlz', 'samplers')} samplers with {every('rlz', 'num_envs')} environments, "
+        f"{every('rlz', 'threads')} learner threads; the window began after {every('rlz', 'settled_s', '{:.0f}')} s",
+    ]
+    for name in ("rlz", SAMPLERS, LEARNER):
+        lines.append(
+            f"{'throughput mode' if name == 'rlz' else name}: cores in use by samplers "
+            f"{every(name, 'sampler_cpu', '{:.2f}')}, by the learner {every(name, 'learner_cpu', '{:.2f}')}"
+        )
+    if not all(fact["settled"] for name in ("rlz", LEARNER) for fact in result.facts[name]):
+        lines.append(f"NOT SETTLED in every round: {every('rlz', 'settled', '{}')}")
+    return lines
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="Ant-v4")
+    parser.add_argument("--batch-size", default="auto", help="of throughput mode; a number keeps it fixed")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="window of one run")
+    parser.add_argument(
+        "--budget", type=float, default=60.0, help="of rlz profile before the first round; 0: no profile"
+    )
+    parser.add_argument("--quick", action="store_true", help="one round, a tiny network, short windows, no profile")
+    parser.add_argument("--output", type=Path, help="JSON; with the suffix .md Markdown, and JSON beside it")
+    arguments = parser.parse_args()
+    settings = TrainSettings(env=arguments.env, seconds=arguments.seconds)
+    if arguments.quick:
+        arguments.rounds, arguments.budget = 1, 0.0
+        settings = replace(settings, seconds=3.0, hidden=TINY.hidden, batch_size=TINY.batch_size)
+    begin, load = time.monotonic(), os.getloadavg()
+    with tempfile.TemporaryDirectory(prefix="rlz-profiles-") as folder:
+        os.environ["RLZ_PROFILES"] = folder  # the user's own profiles stay as they are
+        plan = profile(Case(arguments.env, "free"), arguments.budget)["plan"] if arguments.budget > 0 else None
+        job = Job("both at once, then each side alone", round_of(settings, arguments), needed=True)
+        result = run_rounds([job], arguments.rounds, say)
+    given = {name: value for name, value in vars(arguments).items() if name != "output"}
+    report = to_json(
+        result,
+        workload="throughput mode",
+        settings=given | {"load_before": load, "plan": plan},
+        metrics=METRICS,
+        machine=detect().to_json(),
+        command=" ".join(["python benches/throughput_mode.py", *sys.argv[1:]]),
+        seconds=time.monotonic() - begin,
+    )
+    show(report, Console())
+    print("\n".join(notes(result)))
+    if arguments.output is not None:
+        text = json.dumps(report, indent=1) + "\n"
+        arguments.output.with_suffix(".json").write_text(text, encoding="utf-8")
+        if arguments.output.suffix == ".md":
+            more = "".join(f"- {line}\n" for line in notes(result))
+            arguments.output.write_text(to_markdown(report) + more, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
