@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -257,7 +258,7 @@ def main() -> None:
         settings=given | {"load_before": load, "plan": plan},
         metrics=METRICS,
         machine=detect().to_json(),
-        command=" ".join(["python benches/throughput_mode.py", *sys.argv[1:]]),
+        command=shlex.join(["python", "benches/throughput_mode.py", *sys.argv[1:]]),
         seconds=time.monotonic() - begin,
     )
     show(report, Console())

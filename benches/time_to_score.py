@@ -29,6 +29,7 @@ import csv
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -297,15 +298,19 @@ def kept(task: Task, evaluations: Sequence[Evaluation], first_step_s: float | No
     }
 
 
-def rates(task: Task, contenders: Sequence[str]) -> dict[str, float]:
-    """Env steps per second of each contender in its steady state; fills the cache of compiled updates as well."""
+def rates(task: Task, contenders: Sequence[str], versions: dict[str, dict[str, str]]) -> dict[str, float]:
+    """Env steps per second of each contender in its steady state; fills the cache of compiled updates as well.
+
+    The versions of SB3's packages are added to `versions`.
+    """
     found = {}
     for name in contenders:
         say(f"{task.env}: rate of {name}")
         settings = replace(task.settings(seconds=5.0), learning_starts=100)
         if name == SB3:
             variant = Variant(task.threads, 1)
-            found[name] = measure_peer("sb3", peer_python("sb3"), variant, settings, updates=True)["env_steps_per_s"]
+            peer = measure_peer("sb3", peer_python("sb3"), variant, settings, updates=True)
+            found[name], versions[name] = peer["env_steps_per_s"], peer["versions"]
         else:
             found[name] = measure(settings, task.options(name), STILL_S).env_steps_per_s
     return found
@@ -329,14 +334,19 @@ def measured(task: Task, contender: str, seed: int, every: int, cold: bool) -> d
 def to_markdown(result: dict[str, Any]) -> str:
     """All runs, then medians."""
     machine, settings = result["machine"], result["settings"]
-    versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items())
+    versions = [
+        f"- {library}: " + ", ".join(f"{name} {found}" for name, found in packages.items())
+        for library, packages in {"rlz": machine["versions"], **result["versions"]}.items()
+    ]
     limit = f"not within {settings['max_minutes']:g} min"
     lines = [
         f"## Time to a score, {result['date'][:10]}",
         "",
         f"    {result['command']}",
         "",
-        f"{machine['cpu']}, {machine['cores']} usable cores; {versions}",
+        f"{machine['cpu']}, {machine['cores']} usable cores",
+        "",
+        *versions,
     ]
     for env, setup in result["environments"].items():
         mine = [one for one in result["runs"] if one["env"] == env]
@@ -432,9 +442,10 @@ def main() -> None:
     names = ("seeds", "max_minutes", "eval_seconds", "batch_size", "sb3_threads", "budget", "cold")
     result: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": " ".join(["python benches/time_to_score.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "benches/time_to_score.py", *sys.argv[1:]]),
         "machine": detect().to_json(),
         "settings": {name: getattr(arguments, name) for name in names} | {"load_before": os.getloadavg()},
+        "versions": {},
         "environments": {},
         "runs": [],
     }
@@ -445,7 +456,7 @@ def main() -> None:
         for name in names[1:]:
             if before["settings"][name] != result["settings"][name]:
                 parser.error(f"--output was begun with another {name}: {before['settings'][name]}")
-        result["environments"] = before["environments"]
+        result |= {name: before[name] for name in ("versions", "environments")}
         result["runs"] = [one for one in before["runs"] if "error" not in one]
     if SB3 in arguments.contenders:
         say("environment of sb3 (made on first use)")
@@ -485,7 +496,9 @@ def series(task: Task, arguments: argparse.Namespace, result: dict[str, Any]) ->
         raise RlzError(f"{task.env}: --output has runs with another score or evaluation: {known}")
     if arguments.quick:
         known["rates"] |= QUICK_RATES
-    known["rates"] |= rates(task, [name for name in arguments.contenders if name not in known["rates"]])
+    known["rates"] |= rates(
+        task, [name for name in arguments.contenders if name not in known["rates"]], result["versions"]
+    )
     for name, rate in known["rates"].items():
         known["eval_every"].setdefault(name, max(100, int(float(f"{rate * arguments.eval_seconds:.2g}"))))
     for contender, seed in todo:
