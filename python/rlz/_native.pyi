@@ -518,6 +518,11 @@ class Limiter:
     @property
     def missed_wakeups(self) -> int:
         """Waits that a wake should have ended and a time-out of 0.1 s did; 0 unless a process was killed."""
+    @property
+    def active_lanes(self) -> int:
+        """Lanes that get new step indices, from lane 0 on; all of them at first."""
+    def set_active_lanes(self, count: int) -> None:
+        """Give new step indices to the first `count` lanes only (1 to all); the others wait, as for the ratio."""
     def lane_steps(self) -> list[int]:
         """Completed env steps of each lane since the creation."""
     def acquire_steps(
@@ -527,7 +532,7 @@ class Limiter:
 
         tickets[i] = global 0-based step index, or -1 where none was granted. Returns how many were granted, 0 when the
         run has no more steps for the caller (total reached, or not RUNNING). A lane that still holds an uncompleted
-        index gets that one again.
+        index gets that one again, active or not.
         """
     def complete_step(self, lane: int) -> None:
         """The lane's transition is in the replay buffer: count the env step."""

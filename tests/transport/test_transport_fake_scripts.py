@@ -219,7 +219,7 @@ def limiter_script(streams: Any, rng: np.random.Generator, log: Log) -> None:
     for step in range(90):
         lanes = rng.permutation(3)[: rng.integers(0, 4)].tolist()
         tickets = np.zeros(len(lanes), np.int64)
-        match int(rng.integers(5)):
+        match int(rng.integers(6)):
             case 0 | 1:
                 log(limiter.acquire_steps, lanes, tickets, worker=1, timeout=0)
                 log.lines.append(tickets.tolist())
@@ -229,9 +229,11 @@ def limiter_script(streams: Any, rng: np.random.Generator, log: Log) -> None:
                 log(limiter.acquire_updates, int(rng.integers(0, 3)), worker=2, timeout=0)
             case 4:
                 log(limiter.complete_updates, 1)
+            case 5:
+                log(limiter.set_active_lanes, int(rng.integers(0, 5)))
         if step == stop:
             log([limiter.stop, limiter.finish, limiter.cancel][rng.integers(3)])
-        log.look(limiter, "state", "env_steps", "granted", "updates", "lane_steps")
+        log.look(limiter, "state", "env_steps", "granted", "updates", "lane_steps", "active_lanes")
     limiter.close()
     log(limiter.lane_steps)
 

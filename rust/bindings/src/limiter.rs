@@ -94,6 +94,15 @@ impl Limiter {
         Ok(self.limiter.get()?.missed_wakeups()?)
     }
 
+    #[getter]
+    fn active_lanes(&self) -> Result<usize> {
+        Ok(self.limiter.get()?.active_lanes()?)
+    }
+
+    fn set_active_lanes(&self, count: usize) -> Result<()> {
+        Ok(self.limiter.get()?.set_active_lanes(count)?)
+    }
+
     fn lane_steps(&self) -> Result<Vec<u64>> {
         Ok(self.limiter.get()?.lane_steps()?)
     }

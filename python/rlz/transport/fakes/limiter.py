@@ -28,6 +28,7 @@ class _Counts:
     updates: int
     done: list[int]
     open_index: list[int | None]
+    active: int
     open_updates: int = 0
     state: int = RUNNING
 
@@ -94,6 +95,7 @@ class Limiter(Handle[_Counts]):
             updates,
             [0] * lanes,
             [None] * lanes,
+            lanes,
         )
         return Limiter("limiter", shared)
 
@@ -148,6 +150,16 @@ class Limiter(Handle[_Counts]):
         self._get()
         return 0
 
+    @property
+    def active_lanes(self) -> int:
+        """Lanes that get new step indices."""
+        return self._get().active
+
+    def set_active_lanes(self, count: int) -> None:
+        """Give new step indices to the first lanes only."""
+        counts = self._get()
+        counts.active = check("active lanes", count, 1, len(counts.done))
+
     def lane_steps(self) -> list[int]:
         """Completed env steps of each lane."""
         return list(self._get().done)
@@ -167,7 +179,7 @@ class Limiter(Handle[_Counts]):
             return 0
         over = False
         for i, lane in enumerate(lanes):
-            if counts.open_index[lane] is None and counts.may_step():
+            if counts.open_index[lane] is None and lane < counts.active and counts.may_step():
                 counts.open_index[lane] = counts.granted
                 counts.granted += 1
             index = counts.open_index[lane]

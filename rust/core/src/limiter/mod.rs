@@ -50,6 +50,8 @@ impl State {
 /// Words of a pair of cache lines: each part of the data region has its own, because neighbours are fetched together.
 const LINE: usize = 16;
 const STATE: usize = 0;
+/// Lanes that get new step indices: the first so many. Beside the state, for both are read by every claim and hardly written.
+const ACTIVE: usize = 1;
 const UPDATES: usize = LINE;
 const WANTED: usize = 2 * LINE;
 const SAMPLERS: usize = 3 * LINE;
@@ -92,6 +94,7 @@ impl Limiter {
         header.write(&segment)?;
         let limiter = Self::open(segment, rule, lanes, data, env_steps);
         limiter.word(UPDATES).store(updates, Ordering::Relaxed);
+        limiter.word(ACTIVE).store(lanes as u64, Ordering::Relaxed);
         limiter.counters().initialise(env_steps);
         Header::publish(&limiter.inner.segment)?;
         Ok(limiter)
@@ -226,6 +229,29 @@ impl Limiter {
         Ok((0..self.lanes()).map(|lane| counters.lane_done(lane)).collect())
     }
 
+    /// Lanes that get new step indices: lane 0 to this number - 1.
+    pub fn active_lanes(&self) -> Result<usize> {
+        self.inner.segment.check_fork(NAME)?;
+        Ok(usize::try_from(self.active()).unwrap_or(usize::MAX).min(self.lanes()))
+    }
+
+    /// Give new step indices to the first `count` lanes only; the others wait as they do for the ratio. An index that is
+    /// open stays with its lane, so none is lost.
+    pub fn set_active_lanes(&self, count: usize) -> Result<()> {
+        self.enter()?;
+        if count == 0 || count > self.lanes() {
+            return Err(Error::invalid("active lanes", count, format!("1 to {}", self.lanes())));
+        }
+        // Relaxed: nothing else is told by it, and whoever waits looks again after the wake.
+        self.word(ACTIVE).store(count as u64, Ordering::Relaxed);
+        self.samplers().notify();
+        Ok(())
+    }
+
+    fn active(&self) -> u64 {
+        self.read_words(ACTIVE, 1)[0].load(Ordering::Relaxed)
+    }
+
     /// Waits that a slice's end helped on (see [`EventCount::missed_wakeups`]).
     pub fn missed_wakeups(&self) -> Result<u64> {
         self.enter()?;
@@ -235,7 +261,7 @@ impl Limiter {
     /// Take the next step index for each lane, as many as the rule allows now; waits while that is none.
     ///
     /// `tickets[i]` = index for `lanes[i]`, or -1. The result is how many were granted; 0 when the caller gets no more:
-    /// all indices are out, or the state is not running. A lane with an open index gets that one again. Only the
+    /// all indices are out, or the state is not running. A lane with an open index gets that one again, active or not. Only the
     /// owner of a lane may ask for it.
     pub fn acquire_steps(
         &self,
@@ -266,7 +292,9 @@ impl Limiter {
             let (mut granted, mut over) = (0, false);
             for (lane, ticket) in lanes.iter().zip(tickets.iter_mut()) {
                 // Updates only grow, so an old value is on the safe side. Read anew for every lane.
-                let claim = counters.claim(*lane, |index| self.inner.rule.may_step(index, self.updates_now()));
+                let active = (*lane as u64) < self.active();
+                let may = |index| active && self.inner.rule.may_step(index, self.updates_now());
+                let claim = counters.claim(*lane, may);
                 *ticket = match claim {
                     Claim::Index(index) => {
                         granted += 1;
@@ -349,7 +377,8 @@ impl Limiter {
         self.inner.open_updates.fetch_sub(count, Ordering::Relaxed);
         self.samplers().notify_if(|| {
             let index = self.counters().granted();
-            index >= self.inner.rule.total_timesteps() || self.inner.rule.may_step(index, self.updates_now())
+            let rule = &self.inner.rule;
+            index >= rule.total_timesteps() || rule.holds_ratio() && rule.may_step(index, self.updates_now())
         });
         Ok(())
     }

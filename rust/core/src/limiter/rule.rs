@@ -103,6 +103,12 @@ impl Rule {
         self.total
     }
 
+    /// Steps wait for updates; not when free.
+    #[must_use]
+    pub fn holds_ratio(&self) -> bool {
+        self.ratio.is_some()
+    }
+
     /// Updates of the whole run, None when free.
     #[must_use]
     pub fn target_updates(&self) -> Option<u64> {

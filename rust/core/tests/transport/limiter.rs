@@ -74,6 +74,44 @@ fn free_running_ends_with_the_steps() {
 }
 
 #[test]
+fn lanes_that_are_not_active_wait_and_go_on() {
+    let limiter = limiter(6, 0, None, 1.0, 3);
+    assert_eq!(limiter.active_lanes().unwrap(), 3);
+    assert_eq!(steps(&limiter, &[2], POLL).unwrap(), [0]);
+    limiter.set_active_lanes(1).unwrap();
+    assert_eq!(steps(&limiter, &[0, 1, 2], POLL).unwrap(), [1, -1, 0], "an open index is given, active or not");
+    limiter.complete_step(2).unwrap();
+    assert!(matches!(steps(&limiter, &[1, 2], POLL), Err(Error::Timeout { .. })));
+    let other = Limiter::attach(limiter.as_fd()).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| steps(&other, &[1, 2], None));
+        std::thread::sleep(Duration::from_millis(20));
+        limiter.set_active_lanes(2).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), [2, -1]);
+    });
+    assert_eq!(other.active_lanes().unwrap(), 2);
+    for wrong in [0, 4] {
+        assert!(limiter.set_active_lanes(wrong).unwrap_err().to_string().contains("1 to 3"));
+    }
+}
+
+#[test]
+fn lanes_that_are_not_active_see_the_end() {
+    let limiter = limiter(2, 0, None, 1.0, 2);
+    limiter.set_active_lanes(1).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| steps(&limiter, &[1], None));
+        for step in 0..2 {
+            assert_eq!(steps(&limiter, &[0], None).unwrap(), [step]);
+            limiter.complete_step(0).unwrap();
+        }
+        assert_eq!(steps(&limiter, &[0], None).unwrap(), [-1]);
+        assert_eq!(waiting.join().unwrap().unwrap(), [-1]);
+    });
+    assert_eq!(limiter.missed_wakeups().unwrap(), 0);
+}
+
+#[test]
 fn warm_up_longer_than_the_run_ends_too() {
     let limiter = limiter(2, 100, Some((4, 1)), 4.0, 1);
     for step in 0..2 {
