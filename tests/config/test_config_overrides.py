@@ -51,7 +51,7 @@ def test_render_is_toml_with_origins() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": "0"}, "--batch-size 0: expected an integer from 1 to 1048576."),
+        ({"batch_size": "0"}, "--batch-size 0: expected an integer from 1 to 1048576, auto, or auto_ before"),
         ({"tau": "0"}, "--tau 0: expected a number above 0 and at most 1."),
         ({"activation": "rlu"}, "--activation rlu: expected relu, tanh, silu or elu. Did you mean relu or elu?"),
         ({"env_kwargs": ["a"]}, "--env-kwargs a: expected key=value"),

@@ -94,6 +94,26 @@ def test_learning_rate_constant_or_linear() -> None:
     assert linear.learning_rate_at(1000) == linear.learning_rate_at(2000) == 0.0
 
 
+def test_a_batch_size_that_rlz_chooses() -> None:
+    free = {"env": "A", "replay_ratio": "free"}
+    for value, first in (("auto", 256), ("auto_1024", 1024), ("auto_1e3", 1000)):
+        config = RunConfig(**free, batch_size=value)
+        assert (config.first_batch_size(), config.adapts()) == (first, True)
+    fixed = RunConfig(env="A", batch_size="1024")
+    assert (fixed.batch_size, fixed.first_batch_size(), fixed.adapts()) == (1024, 1024, False)
+    auto = RunConfig(**free, batch_size="auto", learning_rate=1e-3)
+    rates = [auto.learning_rate_at(0, size) for size in (256, 1024, 4096, 65_536)]
+    assert rates == pytest.approx([1e-3, 2e-3, 4e-3, 4e-3])
+    assert RunConfig(**free, batch_size="auto", scale_learning_rate=1).learning_rate_at(0, 4096) == 3e-4
+    assert fixed.learning_rate_at(0) == 3e-4  # a size that is given changes nothing else
+    with pytest.raises(ValidationError, match="needs --replay-ratio free"):
+        RunConfig(env="A", batch_size="auto")
+    with pytest.raises(ValidationError, match="--devices do not go together"):
+        RunConfig(**free, batch_size="auto", devices="cpu,cpu")
+    with pytest.raises(ValidationError, match="needs --mode async"):
+        RunConfig(**free, batch_size="auto", mode="serial")
+
+
 def test_initial_temperature() -> None:
     assert RunConfig(env="A").initial_ent_coef() == 1.0
     assert RunConfig(env="A", ent_coef="auto_0.1").initial_ent_coef() == 0.1
@@ -127,6 +147,7 @@ def test_hidden_accepts_text_and_lists(value: object) -> None:
         ("learning_rate", [0, -1, 2, "lin_", "lin_x", "lin_0", "log_1"]),
         ("replay_ratio", [0, -1, "fre", "inf", 5000]),
         ("ratio_slack", [0, 0.5]),
+        ("batch_size", [0, -1, 2.5, "aut", "auto_", "auto_0", "auto_x", 2**21, True]),
         ("ent_coef", ["auto_", "auto_0", "auto_-1", -0.1, "aut"]),
         ("target_entropy", ["aut", "nan"]),
         ("exploration_noise", [-0.1, "nan", "x"]),

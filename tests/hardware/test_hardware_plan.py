@@ -242,3 +242,43 @@ def test_files_that_are_no_plan(tmp_path: Path, text: str, words: str) -> None:
         Plan.read(path)
     with pytest.raises(ConfigError, match="Give auto, off, or the path"):
         Plan.read(tmp_path / "none.toml")
+
+
+def test_throughput_mode_begins_at_the_knee_that_was_measured() -> None:
+    free = config(replay_ratio="free", batch_size="auto")
+    given = ("replay_ratio", "batch_size")
+    chosen = plan(free, given, profile(hardware(2)))
+    size = chosen.apply(free).first_batch_size()
+    assert chosen.choices["batch_size"] == f"auto_{size}"
+    assert chosen.apply(free).adapts()
+    assert f"{size}: " in chosen.reasons["batch_size"]
+    assert chosen.prediction is not None
+    assert chosen.prediction.frames_per_s == pytest.approx(size * chosen.prediction.updates_per_s, rel=1e-2)
+    # Where an update of 8,192 rows takes hardly longer than one of 256, no smaller one is at the knee.
+    slow_launch = profile(hardware(2))
+    rates = [
+        rate.model_copy(update={"updates_per_s": 100.0, "frames_per_s": 100.0 * rate.batch_size, "batch_size": size})
+        for rate in slow_launch.updates
+        for size in (rate.batch_size, 8192)
+    ]
+    slow_launch = slow_launch.model_copy(update={"updates": tuple(rates)})
+    assert plan(free, given, slow_launch).choices["batch_size"] == "auto_8192"
+
+
+def test_a_batch_size_is_never_chosen_unasked() -> None:
+    for options in ({"replay_ratio": "free"}, {"replay_ratio": "free", "batch_size": "auto_512"}):
+        run = config(**options)
+        chosen = plan(run, tuple(options), profile(hardware(2)))
+        assert "batch_size" not in chosen.choices
+        assert chosen.apply(run).batch_size == run.batch_size
+
+
+def test_throughput_mode_without_a_profile_samples_on_half_of_the_cores() -> None:
+    free = config(replay_ratio="free", batch_size="auto")
+    for cores, samplers in ((1, 1), (2, 1), (8, 4)):
+        chosen = plan(free, ("batch_size",), cores=cores).apply(free)
+        assert (chosen.samplers, chosen.num_envs, chosen.batch_size) == (samplers, 4 * samplers, "auto")
+    assert plan(free, ("samplers", "batch_size"), cores=8).apply(free).samplers == 1
+    assert plan(free, (), memory=GIB, cores=64).apply(free).samplers <= 4
+    fixed = config(replay_ratio="free")
+    assert plan(fixed, (), cores=8).apply(fixed) == fixed

@@ -80,7 +80,12 @@ class Machine:
         workers = worker("learner", self.own, {}), worker("sampler-0", 0.0, {"limiter": self.sampler_waits})
         values: dict[str, Any] = {
             **{"wall_s": self.now, "env_steps": round(self.steps), "updates": round(self.steps)},
-            **{"total_timesteps": 10**6, "env_steps_per_s": self.rate, "updates_per_s": self.rate},
+            **{
+                "frames": 256 * round(self.steps),
+                "total_timesteps": 10**6,
+                "env_steps_per_s": self.rate,
+                "updates_per_s": self.rate,
+            },
             **{"frames_per_s": 256 * self.rate, "replay_ratio": 1.0, "replay_ratio_now": 1.0, "policy_lag": 0.0},
             **{"policy_lag_mean": 0.0, "policy_version": 1, "episodes": 1, "return_mean": 0.0, "length_mean": 200.0},
             **{"rows": 0, "rows_lost": 0, "checkpoints": 0, "evaluations": 0, "evaluations_skipped": 0, "restarts": 0},
@@ -177,3 +182,14 @@ def test_a_kernel_that_tells_nothing(tmp_path: Path) -> None:
     machine.roots()
     found = [verifier.look(machine.tick()) for _ in range(12)]
     assert sum(text is not None for text in found) == 1
+
+
+def test_a_run_that_found_a_better_batch_size_is_not_blamed(tmp_path: Path) -> None:
+    options = {"replay_ratio": "free", "batch_size": "auto_256"}
+    values = {"train/compiled": 1.0, "train/threads": 1.0, "train/batch_size": 1024.0}
+    machine = Machine(tmp_path, rate=60.0)
+    machine.values |= values
+    assert said(machine, **options) == []
+    machine = Machine(tmp_path, rate=60.0)
+    machine.values |= values | {"train/batch_size": 256.0}
+    assert len(said(machine, **options)) == 1

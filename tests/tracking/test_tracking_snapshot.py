@@ -9,7 +9,7 @@ from rlz.tracking.process import read_usage, started_at
 from rlz.tracking.snapshot import Reader, WorkerInfo, between
 from rlz.transport.stats import Stat, Waiting
 
-CONFIG = SimpleNamespace(prioritized=False, batch_size=256, learning_starts=100, total_timesteps=10_000)
+CONFIG = SimpleNamespace(prioritized=False, learning_starts=100, total_timesteps=10_000)
 
 
 def snapshot_of(streams, old_at=100.0, new_at=110.0, change=lambda: None, infos=workers):

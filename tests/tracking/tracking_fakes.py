@@ -68,6 +68,7 @@ class FakeStreams:
         self.replay.rows[0] += env_steps
         self.stats.values[2][Stat.ENV_STEPS] += env_steps
         self.stats.values[0][Stat.UPDATES] += updates
+        self.stats.values[0][Stat.FRAMES] += 256 * updates
 
 
 def workers(pid: int | None = None) -> list[WorkerInfo]:

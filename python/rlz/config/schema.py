@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from rlz.config import values
-from rlz.config.large_batch import learning_rate_factor
+from rlz.config.large_batch import DEFAULT_CAP, REFERENCE_BATCH, learning_rate_factor
 from rlz.config.option import Integer, Number, Panel, metadata, option
 
 MAX_SAMPLERS = 1000
@@ -83,8 +83,13 @@ class RunConfig(BaseModel):
         le=2**62,
     )
 
-    batch_size: Integer = option(
-        256, panel=Panel.LEARNING, help="Rows of one update.", metavar="INT", ge=1, le=1_048_576
+    batch_size: Annotated[int | str, BeforeValidator(values.batch_size)] = option(
+        256,
+        panel=Panel.LEARNING,
+        help="Rows of one update; auto, with --replay-ratio free: the smallest at the knee of frames/s, learning rate "
+        "scaled to it (auto_1024 starts there).",
+        metavar="INT|auto",
+        expects="an integer from 1 to 1048576, auto, or auto_ before the size to start with",
     )
     buffer_size: Integer = option(
         1_000_000,
@@ -115,7 +120,7 @@ class RunConfig(BaseModel):
         panel=Panel.LEARNING,
         help="Multiply the learning rate by sqrt(batch size / 256), by CAP at most: for large batches.",
         metavar="CAP",
-        shown="not scaled",
+        shown=f"not scaled; {DEFAULT_CAP:g} with --batch-size auto",
         ge=1,
         le=1024,
     )
@@ -453,6 +458,17 @@ class RunConfig(BaseModel):
                 f"first {pending} env steps of {self.num_envs} environment(s) may not have given a row yet. Use "
                 f"--learning-starts {pending + 1} or more."
             )
+        if self.adapts():
+            if self.replay_ratio != "free":
+                raise ValueError(
+                    f"--batch-size {self.batch_size} needs --replay-ratio free: with a ratio held, the batch size is "
+                    "part of what is learned. Give a number, such as 256, or --replay-ratio free."
+                )
+            if self.devices is not None:
+                raise ValueError(
+                    f"--batch-size {self.batch_size} and --devices do not go together yet. Give a number, such as 256, "
+                    "or one --device."
+                )
         if self.mode == "serial" and self.replay_ratio == "free":
             raise ValueError(
                 "--replay-ratio free needs --mode async: serial mode works in lock step. Give a number, such as 1."
@@ -465,6 +481,16 @@ class RunConfig(BaseModel):
             return None
         fraction = Fraction(str(self.replay_ratio))
         return fraction.numerator, fraction.denominator
+
+    def adapts(self) -> bool:
+        """The run chooses its batch size and how many environments step, and goes on choosing (`--batch-size auto`)."""
+        return isinstance(self.batch_size, str)
+
+    def first_batch_size(self) -> int:
+        """Rows of the first update, and of all where the batch size is given."""
+        if isinstance(self.batch_size, str):
+            return REFERENCE_BATCH if self.batch_size == "auto" else int(self.batch_size.removeprefix("auto_"))
+        return self.batch_size
 
     def slack(self) -> float:
         """Most updates by which either side may leave the ratio's line.
@@ -502,13 +528,14 @@ class RunConfig(BaseModel):
             return self.max_staleness
         return self.exchange_every - 1 if self.mode == "serial" else 2 * self.exchange_every - 1
 
-    def learning_rate_at(self, env_steps: int) -> float:
+    def learning_rate_at(self, env_steps: int, batch_size: int | None = None) -> float:
         """Learning rate after so many env steps: constant, or linear from its start value to 0 at `total_timesteps`.
 
-        Scaled for the batch size where that was asked for.
+        Scaled for the batch size (default: the first) where that was asked for, or where rlz chooses it.
         """
-        cap = self.scale_learning_rate
-        factor = 1.0 if cap is None else learning_rate_factor(self.batch_size, cap)
+        cap = DEFAULT_CAP if self.scale_learning_rate is None and self.adapts() else self.scale_learning_rate
+        size = self.first_batch_size() if batch_size is None else batch_size
+        factor = 1.0 if cap is None else learning_rate_factor(size, cap)
         if not isinstance(self.learning_rate, str):
             return factor * self.learning_rate
         left = 1.0 - min(max(env_steps / self.total_timesteps, 0.0), 1.0)

@@ -45,6 +45,17 @@ def replay_ratio(value: Any) -> float | str:
     return number
 
 
+def batch_size(value: Any) -> int | str:
+    """Accept rows of an update, auto, or auto_1024, which starts there."""
+    if value == "auto":
+        return "auto"
+    starts = isinstance(value, str) and value.startswith("auto_")
+    rows = int(integral(value[5:] if starts else value))
+    if not 1 <= rows <= 1_048_576:
+        raise ValueError("out of range")
+    return f"auto_{rows}" if starts else rows
+
+
 def learning_rate(value: Any) -> float | str:
     """Accept 3e-4 (constant) or lin_3e-4 (linear to 0)."""
     linear = isinstance(value, str) and value.startswith("lin_")

@@ -169,7 +169,7 @@ def measure(
     learner = next(worker for worker in found.workers if worker.role == "learner")
     return {
         **{name: setting[name] for name in ("samplers", "envs_per_sampler", "spin_count", "pinned", "device")},
-        "batch_size": run_config.batch_size,
+        "batch_size": run_config.first_batch_size(),
         "replay_ratio": setting["replay_ratio"],
         "precision": "bf16" if run_config.precision == "bf16" else setting["precision"],
         "executor": "compiled" if found.values.get("train/compiled") else "eager",
@@ -194,6 +194,9 @@ def main(config: dict[str, Any], settings: Sequence[dict[str, Any]], seconds: fl
         **{"total_timesteps": 10**12, "buffer_size": BUFFER_ROWS, "mode": "async"},
         **{"eval_every": 0, "checkpoint_every": 0, "save_replay": False},
     }
+    values = RunConfig.model_validate(config)
+    # One batch size: what it should be is decided by updates alone, and while a run goes on.
+    quiet["batch_size"] = values.first_batch_size()
     base = RunConfig.model_validate({**config, **quiet, "learning_starts": 10**6})
     cores = sorted(os.sched_getaffinity(0))
     pinned = next((setting for setting in settings if setting["pinned"]), None)

@@ -32,7 +32,7 @@ class Learning:
     def of(cls, config: "RunConfig") -> "Learning":
         """Those of a run."""
         ratio = None if isinstance(config.replay_ratio, str) else config.replay_ratio
-        return cls(config.batch_size, ratio, config.precision, config.compile)
+        return cls(config.first_batch_size(), ratio, config.precision, config.compile)
 
     def precision_on(self, device: str) -> str:
         """What the precision is on a device (`auto`: fp32 on the CPU, tf32 on a card)."""

@@ -1,13 +1,15 @@
 """The planner: from a profile and what the user wants to learn to how the run is placed, with a reason for each choice.
 
-`plan` is a pure function. What it may choose are the options in `CHOICES`; everything else, batch size, replay ratio,
-learning rate, precision and steps above all, is the user's and stays as it is. An option that was given wins.
+`plan` is a pure function. What it may choose are the options in `CHOICES`; everything else, replay ratio, learning
+rate, precision and steps above all, is the user's and stays as it is, as is a batch size that is a number. An option
+that was given wins.
 """
 
 import json
 import math
 import tomllib
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -30,12 +32,13 @@ from rlz.hardware.model import (
 )
 from rlz.hardware.profile_model import Figures, Profile
 from rlz.runtime.memory import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
+from rlz.workers.execution.adaptation import KNEE, batch_sizes, knee
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
 
-CHOICES = ("samplers", "num_envs", "threads", "spin_count", "pin", "device", "publish_every")
-"""Options that a plan chooses."""
+CHOICES = ("samplers", "num_envs", "threads", "spin_count", "pin", "device", "publish_every", "batch_size")
+"""Options that a plan chooses; the batch size only where that is asked for (`--batch-size auto`), to begin with."""
 
 SAME = 0.97
 """Settings within this part of the best count as equally good; the simplest of them is taken."""
@@ -53,6 +56,9 @@ LEAST_PUBLICATIONS = 50.0
 """Publications a second that are kept whatever they cost."""
 
 MOST_ENVS = 65_536
+
+ENVS_WITHOUT_PROFILE = 4
+"""Environments in a sampler of throughput mode, where nothing is known."""
 
 
 class Prediction(Figures):
@@ -98,7 +104,7 @@ class Plan(Figures):
         origin = {
             "profile": "plan from the profile of this machine",
             "file": "plan from a file",
-            "defaults": "no profile for this run yet (`rlz profile` makes one): defaults, threads are measured live",
+            "defaults": "no profile for this run yet (`rlz profile` makes one): defaults, the rest is measured live",
             "off": "no plan (--plan off)",
             "serial": "serial mode has its fixed plan",
         }[self.basis]
@@ -144,11 +150,22 @@ class Plan(Figures):
             raise ConfigError(
                 f"--plan {path}: a plan cannot choose {unknown[0]}, only {', '.join(CHOICES)}. Give it as an option"
             )
+        size = found.choices.get("batch_size")
+        if size is not None and not (isinstance(size, str) and size.startswith("auto_")):
+            raise ConfigError(
+                f"--plan {path}: a plan cannot choose batch_size {size}, only where one begins that chooses by itself, "
+                "such as auto_1024. Give --batch-size"
+            )
         return found
 
 
 def plan(
-    config: "RunConfig", given: Collection[str] = (), profile: Profile | None = None, *, memory: int | None = None
+    config: "RunConfig",
+    given: Collection[str] = (),
+    profile: Profile | None = None,
+    *,
+    memory: int | None = None,
+    cores: int = 1,
 ) -> Plan:
     """Choose how to place a run.
 
@@ -158,17 +175,43 @@ def plan(
     given : names of options that were given; they keep their value.
     profile : of this machine for this workload; None: the defaults, on which everything works, and live measurement.
     memory : bytes that the run may still take; default: what the profile says.
+    cores : that this process may use, where there is no profile.
 
     Returns
     -------
     The plan. Without a prediction where the profile has too few figures for one.
     """
-    kept = tuple(name for name in CHOICES if name in given)
+    kept = options_given(config, given)
     if config.mode == "serial":
         return Plan(basis="serial", given=kept)
     if profile is None:
-        return Plan(basis="defaults", given=kept)
+        return _without_profile(config, kept, memory, cores)
     return _Planner(config, frozenset(kept), profile, memory).plan()
+
+
+def options_given(config: "RunConfig", given: Collection[str]) -> tuple[str, ...]:
+    """Options that a plan could choose, and the user has. `--batch-size auto` leaves it to the plan."""
+    return tuple(name for name in CHOICES if name in given and (name != "batch_size" or config.batch_size != "auto"))
+
+
+def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | None, cores: int) -> Plan:
+    """The defaults, on which everything works; in throughput mode samplers on half of the cores, which it may pause."""
+    if not config.adapts():
+        return Plan(basis="defaults", given=given)
+    samplers = config.samplers
+    if "samplers" not in given:
+        samplers = max(1, min(cores // 2, MOST_ENVS, (memory or 1 << 62) // (4 * STEPPER_BYTES)))
+        if "num_envs" in given:
+            samplers = min(samplers, config.num_envs)
+    envs = ENVS_WITHOUT_PROFILE * samplers
+    fits = samplers * ENVS_WITHOUT_PROFILE <= config.buffer_size and config.n_step_return == 1
+    choices: dict[str, int | bool | str] = {"samplers": samplers, "num_envs": envs if fits else samplers}
+    reasons = {
+        "samplers": f"half of {cores} cores; the learner has the others",
+        "num_envs": f"{ENVS_WITHOUT_PROFILE} in each sampler at most; the run lets fewer of them step where that pays",
+    }
+    ours = {name: value for name, value in choices.items() if name not in given}
+    return Plan(basis="defaults", choices=ours, reasons={name: reasons[name] for name in ours}, given=given)
 
 
 def open_settings(config: "RunConfig", profile: Profile, most: int = 4) -> list[Setting]:
@@ -195,11 +238,14 @@ class _Planner:
         self.given = given
         self.profile = profile
         self.learning = Learning.of(config)
+        self.frames = self._frames()
+        if self.frames and config.batch_size == "auto":
+            self.learning = replace(self.learning, batch_size=knee(self.frames))
         hardware = profile.hardware
         self._together = {
             (one.samplers, one.envs_per_sampler, one.device, one.replay_ratio)
             for one in profile.joint
-            if one.batch_size == config.batch_size
+            if one.batch_size == self.learning.batch_size
         }
         limits = [limit for limit in (hardware.memory_available, hardware.memory_limit) if limit]
         self.memory = memory if memory is not None else min(limits, default=1 << 62)
@@ -212,7 +258,7 @@ class _Planner:
         setting, rates = self._best(ranked)
         choices = self._choices(setting, rates)
         ours = {name: value for name, (value, _) in choices.items() if name not in self.given}
-        size = self.config.batch_size
+        size = self.learning.batch_size
         found = update_rate(self.profile, self.learning, setting.device, setting.threads)
         return Plan(
             basis="profile",
@@ -334,6 +380,8 @@ class _Planner:
             "pin": (setting.pinned, self._why_pin(setting)),
             "publish_every": self._publish(rates),
         }
+        if self.config.batch_size == "auto":
+            found["batch_size"] = f"auto_{self.learning.batch_size}", self._why_batch_size()
         if self.config.devices is None:
             found["device"] = (setting.device, self._why_device(setting))
         return {name: found[name] for name in CHOICES if name in found}
@@ -349,6 +397,31 @@ class _Planner:
                 return f"one sampler makes {one:,.0f} env steps/s alone, the run needs {need:,.0f}"
             return f"one sampler makes {one:,.0f} env steps/s alone; more would take cores from the learner"
         return f"{setting.samplers} processes make {here:,.0f} env steps/s alone, one makes {one:,.0f}"
+
+    def _frames(self) -> dict[int, float]:
+        """Frames per second of updates alone by batch size, as far as they are known; {} for a size that is given."""
+        if not self.config.adapts():
+            return {}
+        largest = max((rate.batch_size for rate in self.profile.updates), default=0)
+        found = {}
+        for size in batch_sizes(min(largest, self.config.buffer_size)):
+            learning = replace(self.learning, batch_size=size)
+            rates = [
+                rate[0]
+                for device in self._devices()[:1]
+                for threads in self._threads(device)
+                if (rate := update_rate(self.profile, learning, device, threads)) is not None
+            ]
+            if rates:
+                found[size] = size * max(rates)
+        return found
+
+    def _why_batch_size(self) -> str:
+        if not self.frames:
+            return "updates of other sizes were not measured; the run measures them"
+        most = max(self.frames.values())
+        shares = ", ".join(f"{size}: {rate / most:.0%}" for size, rate in self.frames.items())
+        return f"the smallest with {KNEE:.0%} of the most frames/s ({shares}), to begin with; the run goes on measuring"
 
     def _predicted(self, setting: Setting) -> float:
         rates = predict(self.profile, self.learning, setting)

@@ -69,7 +69,7 @@ class Bench:
 
     def tasks(self) -> list[Task]:
         """In the order of what they decide: executor and threads, device, then what only explains."""
-        size = self._config.batch_size
+        size = self._config.first_batch_size()
         cards = self._cards[:1]
         precision = "bf16" if self._config.precision == "bf16" else "fp32"
         on_card = self._config.precision if self._config.precision in ("fp32", "bf16") else "tf32"
@@ -104,7 +104,7 @@ class Bench:
             begin = time.perf_counter()
             algorithm, draw = self._algorithm(precision), Draw(self._env_spec, batch_size)
             torch.set_num_threads(threads)
-            update = self._executor(algorithm, draw, executor, wait=batch_size == self._config.batch_size)
+            update = self._executor(algorithm, draw, executor, wait=batch_size == self._config.first_batch_size())
             if update is None:
                 return None
             found, ready = rate(update, algorithm, draw, self._seconds, begin)

@@ -30,6 +30,9 @@ EAGER_LIMIT_S = 180.0
 
 WINDOW_S = 20.0
 
+STATE = ("train/compiled", "train/threads", "train/batch_size", "train/active_envs")
+"""What must stand still."""
+
 FOREIGN_CORES = 0.25
 """Cores in use by other processes that explain a slow run, where hardly any is left."""
 
@@ -81,7 +84,7 @@ class Verifier:
         self._cores = cores or set(os.sched_getaffinity(0))
         self._clock = clock
         self._gpu_users = foreign_gpu_users or gpu_users
-        self._state: tuple[float, float] | None = None
+        self._state: tuple[float, ...] | None = None
         self._still_since = 0.0
         self._updating_since: float | None = None
         self._begin: tuple[Snapshot, Neighbourhood] | None = None
@@ -98,8 +101,8 @@ class Verifier:
             return None
         self._window.append(snapshot)
         first, around = self._begin
-        if snapshot.values.get("train/compiled") != first.values.get("train/compiled"):
-            self._begin, self._window = None, []  # the executor changed after all
+        if any(snapshot.values.get(tag) != first.values.get(tag) for tag in STATE if tag != "train/threads"):
+            self._begin, self._window = None, []  # executor, or batch size, changed after all
             return None
         if snapshot.wall_s - first.wall_s < WINDOW_S:
             return None
@@ -111,11 +114,11 @@ class Verifier:
             return False
         if self._updating_since is None:
             self._updating_since = snapshot.wall_s
-        state = snapshot.values.get("train/compiled", 0.0), snapshot.values.get("train/threads", 0.0)
+        state = tuple(snapshot.values.get(tag, 0.0) for tag in STATE)
         if state != self._state:
             self._state, self._still_since = state, snapshot.wall_s
         waited = snapshot.wall_s - self._updating_since
-        if self._config.compile and not state[0] and waited < EAGER_LIMIT_S:
+        if self._config.compile and not snapshot.values.get("train/compiled") and waited < EAGER_LIMIT_S:
             return False
         return snapshot.wall_s - self._still_since >= SETTLED_S
 
@@ -125,8 +128,10 @@ class Verifier:
     def _compare(self, first: "Snapshot", last: "Snapshot", before: Neighbourhood, after: Neighbourhood) -> str | None:
         seconds = last.wall_s - first.wall_s
         steps = (last.env_steps - first.env_steps) / seconds
-        frames = (last.updates - first.updates) * self._config.batch_size / seconds
+        frames = (last.frames - first.frames) / seconds
         wanted = self._prediction
+        if self._config.adapts() and last.values.get("train/batch_size") != self._config.first_batch_size():
+            return None  # the run has found a better batch size, and has said why
         off = [
             (name, real, expected)
             for name, real, expected in (

@@ -209,13 +209,13 @@ def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
     numbers = 4 * weights(obs, 2 * action) + 5 * config.n_critics * weights(obs + action, 1)
     if any(not device.startswith("cuda") for device in config.learner_devices()):
         # Every hidden value of actor and critics is kept for the way back.
-        numbers += config.batch_size * sum(config.hidden) * (1 + config.n_critics)
+        numbers += config.first_batch_size() * sum(config.hidden) * (1 + config.n_critics)
     # Of each row its weight in the sum tree, an eighth more for the inner nodes, and its ticket.
     priorities = 18 * replay_rows(config) if config.prioritized else 0
     # A mirror that was asked for; with auto there is none on the CPU.
     on_cpu = not config.learner_devices()[0].startswith("cuda")
     mirror = config.buffer_size * row_bytes(env_spec) if config.replay_device == "device" and on_cpu else 0
-    return mirror + priorities + 4 * numbers + config.batch_size * row_bytes(env_spec)
+    return mirror + priorities + 4 * numbers + config.first_batch_size() * row_bytes(env_spec)
 
 
 def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/")) -> None:
@@ -240,7 +240,7 @@ def _explain(config: "RunConfig", env_spec: "EnvSpec", needs: Needs, limit: Limi
         f"and {_size(needs.workers)} for its workers; there are {_size(limit.available)} left: {limit.name}. "
     )
     fits = (limit.available - needs.learning - needs.workers) // row_bytes(env_spec)
-    if fits >= max(config.num_envs, config.batch_size):
+    if fits >= max(config.num_envs, config.first_batch_size()):
         rounded = int(fits) // 1000 * 1000 or int(fits)
         return text + f"Use --buffer-size {rounded} or less, or free some memory"
     if needs.learning > max(needs.replay, needs.workers):

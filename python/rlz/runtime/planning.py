@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlz.errors import ConfigError
 from rlz.hardware import cache
 from rlz.hardware.detect import detect
-from rlz.hardware.plan import CHOICES, Plan, plan
+from rlz.hardware.plan import CHOICES, Plan, options_given, plan
 from rlz.hardware.profile_model import Workload
 from rlz.runtime.memory import limits
 
@@ -44,14 +44,16 @@ def planned(config: "RunConfig", given: Collection[str] = ()) -> Planned:
     if config.mode == "serial":
         return Planned(config, plan(config, given))
     if config.plan == "off":
-        return Planned(config, Plan(basis="off", given=_kept(given)))
+        return Planned(config, Plan(basis="off", given=options_given(config, given)))
     if config.plan != "auto":
         return _from_file(config, given, Path(config.plan).expanduser())
     found = cache.load(config)
-    memory = None
-    if found.profile is not None:
+    memory, cores = None, 1
+    if found.profile is not None or config.adapts():
         memory = min((limit.available for limit in limits()), default=None)
-    chosen = plan(config, given, found.profile, memory=memory)
+    if found.profile is None and config.adapts():
+        cores = detect().cores
+    chosen = plan(config, given, found.profile, memory=memory, cores=cores)
     return Planned(chosen.apply(config), chosen, [found.note] if found.note else [])
 
 
@@ -87,7 +89,10 @@ def _still_true(old: Plan, config: "RunConfig") -> bool:
 
 def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Planned:
     read = Plan.read(path)
-    choices = {name: value for name, value in read.choices.items() if name not in given}
+    kept = options_given(config, given)
+    # A batch size is part of what is learned: it comes from a plan only where that is asked for.
+    fixed = kept if config.batch_size == "auto" else (*kept, "batch_size")
+    choices = {name: value for name, value in read.choices.items() if name not in fixed}
     notes = []
     prediction = read.prediction if choices == read.choices and read.task == Workload.of(config).task else None
     if read.machine and read.machine != detect().fingerprint():
@@ -99,11 +104,7 @@ def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Plann
         task=read.task,
         choices=choices,
         reasons=dict.fromkeys(choices, f"from {path}"),
-        given=_kept(given),
+        given=kept,
         prediction=prediction,
     )
     return Planned(chosen.apply(config), chosen, notes)
-
-
-def _kept(given: Collection[str]) -> tuple[str, ...]:
-    return tuple(name for name in CHOICES if name in given)

@@ -33,6 +33,8 @@ LEARNER_VALUES: Mapping[str, Stat] = {
     "train/q_value": Stat.Q_VALUE,
     "train/actor_staleness": Stat.ACTOR_STALENESS,
     "train/learning_rate": Stat.LEARNING_RATE,
+    "train/batch_size": Stat.BATCH_SIZE,
+    "train/active_envs": Stat.ACTIVE_ENVS,
     "train/threads": Stat.THREADS,
     "train/compiled": Stat.COMPILED,
 }
@@ -212,6 +214,7 @@ class Snapshot:
     wall_s: float
     env_steps: int
     updates: int
+    frames: int
     total_timesteps: int
     env_steps_per_s: float
     updates_per_s: float
@@ -298,7 +301,7 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
     Parameters
     ----------
     old, new : readings, `old` first; the same one twice gives rates of 0.
-    config : `RunConfig`; batch size, learning starts and total steps are used.
+    config : `RunConfig`; learning starts and total steps are used.
     started : `time.monotonic()` of the run's start.
     """
     seconds = max(new.at - old.at, 1e-9)
@@ -322,10 +325,11 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
         wall_s=new.at - started,
         env_steps=new.env_steps,
         updates=new.updates,
+        frames=int(new.total(Stat.FRAMES)),
         total_timesteps=config.total_timesteps,
         env_steps_per_s=env_steps / seconds,
         updates_per_s=updates / seconds,
-        frames_per_s=updates * config.batch_size / seconds,
+        frames_per_s=(new.total(Stat.FRAMES) - old.total(Stat.FRAMES)) / seconds,
         replay_ratio=new.updates / trained_on if trained_on > 0 else None,
         replay_ratio_now=updates / env_steps if env_steps > 0 and trained_on >= env_steps else None,
         policy_lag=(lag_sum - old.total(Stat.POLICY_LAG_SUM)) / lags_now if lags_now > 0 else None,

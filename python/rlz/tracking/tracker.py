@@ -270,7 +270,7 @@ class Tracker:
             "wall_s": round(wall_s, 3),
             "env_steps_per_s": round(reading.env_steps / wall_s, 3),
             "updates_per_s": round(reading.updates / wall_s, 3),
-            "frames_per_s": round(reading.updates * config.batch_size / wall_s, 1),
+            "frames_per_s": round(reading.total(Stat.FRAMES) / wall_s, 1),
             "replay_ratio": whole.replay_ratio,
             "policy_lag_mean": whole.policy_lag_mean,
             "return_mean": whole.return_mean,

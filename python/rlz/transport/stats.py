@@ -52,6 +52,8 @@ class Stat(IntEnum):
     """Gauge: since when, `time.monotonic()`; meaningful while WAITING_FOR is not NOTHING."""
     UPDATES = auto()
     """Counter: updates of this learner."""
+    FRAMES = auto()
+    """Counter: rows of those updates."""
     ROWS_WRITTEN = auto()
     """Counter: rows committed to the replay buffer."""
     STEPS_OFFSET = auto()
@@ -82,6 +84,10 @@ class Stat(IntEnum):
     """Gauge: exponent of the importance weights in use (prioritised replay)."""
     PRIORITIES_STALE = auto()
     """Counter: new priorities that came after their row had left the buffer."""
+    BATCH_SIZE = auto()
+    """Gauge: rows of an update."""
+    ACTIVE_ENVS = auto()
+    """Gauge: environments that step."""
     THREADS = auto()
     """Gauge: torch threads in use."""
     COMPILED = auto()
@@ -111,7 +117,7 @@ ALGORITHM_STATS = (
 """Gauges that an algorithm's updates fill. NaN: not measured, by this algorithm or not yet."""
 
 TOTALS = (
-    *(Stat.ENV_STEPS, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
+    *(Stat.ENV_STEPS, Stat.FRAMES, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
     *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.PUBLISH_S),
     *(Stat.WAIT_LIMITER_S, Stat.WAIT_PARAMETERS_S, Stat.WAIT_BATCH_S),
     *(Stat.CHECKPOINTS, Stat.EVALUATIONS_SKIPPED, Stat.RESTARTS, Stat.POLICY_VERSION),

@@ -20,14 +20,16 @@ from rlz._native import PrioritizedSampler, ReplaySampler
 from rlz.algorithms.base import Batch
 from rlz.algorithms.registry import algorithm_class
 from rlz.config.seeds import Role, stream
-from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError
+from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError, in_one_line
 from rlz.runtime.checkpoint import Checkpoint, Checkpointer, read_checkpoint
 from rlz.runtime.files import replace_file
+from rlz.runtime.memory import limits
 from rlz.runtime.priorities import Priorities, restore_priorities
 from rlz.runtime.replay_files import check_rows
 from rlz.runtime.salvage import with_salvaged_rows
 from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
+from rlz.workers.execution.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts
 from rlz.workers.execution.batches import Batches, Decoder
 from rlz.workers.execution.compiled import Layout, layouts
 from rlz.workers.execution.device_choice import fastest_device
@@ -46,6 +48,12 @@ METRICS_S = 1.0
 
 SLICE_S = 0.5
 """Longest single wait, so that checkpoints and metrics stay on time while the samplers are slow."""
+
+ADAPT_S = 0.02
+"""Seconds between looks at the counts in throughput mode."""
+
+BATCH_SHARE = 8
+"""Batches may take one part in so many of the memory that is free when the run starts."""
 
 OPEN_WINDOWS_S = 1.0
 """Longest wait for the samplers' last rows; one that was killed leaves its own for good."""
@@ -91,21 +99,15 @@ class Learner:
         if saved is not None:
             check_resumed(self._precision, saved.extra.get("precision"))
             self.load_state_dict({name: torch.from_numpy(array) for name, array in saved.learner.items()})
-        stride = streams.replay.stride
+        self._decoder = decoder
         self._rows = self._make_sampler()
-        self._batches = Batches(
-            self._rows,
-            decoder,
-            batch_size=config.batch_size,
-            stride=stride,
-            device=self._device,
-            # A draw takes microseconds. A thread of its own for it would take a core from the update's threads.
-            ahead=self._device.type == "cuda" and not serial,
-        )
-        blank = torch.zeros(config.batch_size, stride, dtype=torch.uint8, device=self._device)
-        weight = torch.zeros(config.batch_size, device=self._device) if config.prioritized else None
         self._mirror = self._make_mirror(decoder)
-        self._engine = self._make_engine(layouts(decoder(blank, weight).tensors()))
+        self._adaptation = self._make_adaptation(saved) if config.adapts() else None
+        self._batch_size = config.first_batch_size() if self._adaptation is None else self._adaptation.chosen.batch_size
+        self._chosen = self._batch_size
+        self._batches = self._make_batches()
+        self._engine = self._make_engine(self._batch_size)
+        self._engines = {self._batch_size: self._engine}
         if saved is not None:
             self._restore_draws(saved)
             self._restore_priorities(saved)
@@ -121,8 +123,10 @@ class Learner:
         self._granted = 0
         self._beta = config.priority_beta
         self._stale = 0
-        self._learning_rate = config.learning_rate_at(streams.limiter.env_steps)
+        self._learning_rate = config.learning_rate_at(streams.limiter.env_steps, self._batch_size)
         self._updates = streams.limiter.updates
+        self._frames = 0
+        self._adapt_at = 0.0
         self._since_publication = 0
         self._ready = False
         self._version = 0
@@ -135,10 +139,11 @@ class Learner:
             slow = self._precision == "bf16" and self._device.type == "cpu"
             warning = " (far slower than fp32 on CPUs without bf16 instructions)" if slow else ""
             notice(f"precision: {self._precision} on {self._device}{warning}")
-        if self._config.scale_learning_rate is not None:
-            rate, size = self._config.learning_rate_at(0), self._config.batch_size
-            notice(f"learning rate: {rate:.3g} at the start, scaled for batches of {size}")
+        if self._config.scale_learning_rate is not None or self._adaptation is not None:
+            self._announce_learning_rate()
         self._engine.start()
+        if self._adaptation is not None:
+            self._streams.limiter.set_active_lanes(self._adaptation.chosen.envs)
         for stat in ALGORITHM_STATS:
             self._stats.set(stat, math.nan)
         self._flushed_at = self._saved_at = time.monotonic()
@@ -170,8 +175,9 @@ class Learner:
         return True
 
     def close(self) -> None:
-        """End the threads and the helper process."""
-        self._engine.close()
+        """End the threads and the helper processes."""
+        for engine in self._engines.values():
+            engine.close()
         self._batches.close()
         self._saving.wait()
 
@@ -223,6 +229,9 @@ class Learner:
             metrics, td_errors = self._engine.update(batch, rate)
         except NonFiniteError as error:
             raise self._dump(error, batch) from None
+        except torch.OutOfMemoryError as error:
+            self._refuse(error)
+            return
         if td_errors is not None:
             self._stale += self._batches.update_priorities(td_errors)
         self._staleness += self._engine.staleness
@@ -237,10 +246,13 @@ class Learner:
             metrics = self._engine.launch(count, rate)
         except NonFiniteError as error:
             raise self._dump(error, None) from None
+        except torch.OutOfMemoryError as error:
+            self._refuse(error)
+            return
         self._account(metrics)
 
     def _rate(self) -> float:
-        self._learning_rate = self._config.learning_rate_at(self._streams.limiter.env_steps)
+        self._learning_rate = self._config.learning_rate_at(self._streams.limiter.env_steps, self._batch_size)
         return self._learning_rate
 
     def _account(self, metrics: Tensor) -> None:
@@ -250,6 +262,8 @@ class Learner:
         self._measured += (~metrics.isnan()).sum(0)
         self._pending += count
         self._updates += count
+        self._frames += count * self._batch_size
+        self._stats.add(Stat.FRAMES, float(count * self._batch_size))
         self._granted -= count
         self._since_publication += count
         if self._since_publication >= self._config.publish_every:
@@ -260,8 +274,11 @@ class Learner:
             self._stats.set(Stat.READY_S, time.monotonic())
 
     def _keep_up(self) -> None:
-        """Metrics and checkpoints that are due."""
+        """Metrics, checkpoints and, in throughput mode, a look at the rates that are due."""
         now = time.monotonic()
+        if self._adaptation is not None and now >= self._adapt_at:
+            self._adapt_at = now + ADAPT_S
+            self._adapt(self._adaptation, now)
         if self._pending >= METRICS_UPDATES or now - self._flushed_at >= METRICS_S:
             self._flush(now)
             self._saving.check()
@@ -291,6 +308,86 @@ class Learner:
         until = time.monotonic() + OPEN_WINDOWS_S
         while self._streams.stats.read()[:, Stat.ROWS_PENDING].any() and time.monotonic() < until:
             time.sleep(0.005)
+
+    # -- throughput mode -------------------------------------------------------------------------------------------
+
+    def _adapt(self, adaptation: Adaptation, now: float) -> None:
+        """Tell the rates, and work with what is chosen from now on."""
+        limiter = self._streams.limiter
+        ready = adaptation.wanted is None or self._prepare(adaptation.wanted)
+        if adaptation.wanted is not None and ready is None:
+            return
+        counts = (limiter.env_steps, self._updates, self._frames)
+        seen = Seen(now, *counts, settled=self._engine.settled, ready=bool(ready))
+        self._follow(adaptation, adaptation.look(seen))
+
+    def _follow(self, adaptation: Adaptation, lines: list[str]) -> None:
+        for line in lines:
+            notice(line)
+        operation = adaptation.operation
+        if operation.batch_size != self._batch_size:
+            self._use_batch_size(operation.batch_size)
+        if operation.envs != self._streams.limiter.active_lanes:
+            self._streams.limiter.set_active_lanes(operation.envs)
+        if adaptation.chosen.batch_size != self._chosen:
+            self._chosen = adaptation.chosen.batch_size
+            self._announce_learning_rate()
+
+    def _prepare(self, batch_size: int) -> bool | None:
+        """Whether a batch size can be used now; None: it never can."""
+        assert self._adaptation is not None
+        if batch_size == self._batch_size:
+            return True
+        try:
+            if batch_size not in self._engines:
+                self._engines[batch_size] = self._make_engine(batch_size)
+                self._engines[batch_size].start()
+            engine = self._engines[batch_size]
+            assert isinstance(engine, Engine)
+            return engine.prepare(lambda: self._batches.draw(batch_size))
+        except torch.OutOfMemoryError as error:
+            self._refuse(error)
+            return None
+
+    def _refuse(self, error: torch.OutOfMemoryError) -> None:
+        """Give up the batch size that is being tried; when none is, the run has too little memory."""
+        adaptation = self._adaptation
+        if adaptation is None or not adaptation.trying:
+            raise error
+        self._follow(adaptation, adaptation.refuse(in_one_line(error)))
+
+    def _use_batch_size(self, batch_size: int) -> None:
+        self._flush(time.monotonic())
+        self._batches.close()
+        self._batch_size = batch_size
+        self._batches = self._make_batches()
+        engine = self._engines[batch_size]
+        assert isinstance(engine, Engine)
+        engine.take_up()
+        self._engine = engine
+
+    def _announce_learning_rate(self) -> None:
+        rate = self._config.learning_rate_at(self._streams.limiter.env_steps, self._batch_size)
+        notice(f"learning rate: {rate:.3g}, scaled for batches of {self._batch_size}")
+
+    def _make_adaptation(self, saved: Checkpoint | None) -> Adaptation:
+        config, lanes = self._config, self._config.num_envs
+        extra = {} if saved is None else saved.extra
+        start = Operation(
+            int(extra.get("batch_size", config.first_batch_size())), min(lanes, int(extra.get("active_envs", lanes)))
+        )
+        return Adaptation(start, batches=batch_sizes(self._largest_batch()), envs=env_counts(lanes))
+
+    def _largest_batch(self) -> int:
+        """Rows of a batch that the memory of the device, and the replay buffer, have room for."""
+        config = self._config
+        if self._device.type == "cuda":
+            free = torch.cuda.mem_get_info(self._device)[0]
+        else:
+            free = min((limit.available for limit in limits()), default=2**40)
+        # Hidden values of actor and critics, for the way back, and what the products make of them beside.
+        row = self._streams.replay.stride + 4 * 4 * sum(config.hidden) * (1 + config.n_critics)
+        return min(free // BATCH_SHARE // row, config.buffer_size)
 
     # -- publication, metrics, checkpoints -------------------------------------------------------------------------
 
@@ -324,6 +421,8 @@ class Learner:
             stats.add(Stat.PRIORITIES_STALE, float(self._stale))
             self._stale = 0
         stats.set(Stat.LEARNING_RATE, self._learning_rate)
+        stats.set(Stat.BATCH_SIZE, float(self._batch_size))
+        stats.set(Stat.ACTIVE_ENVS, float(self._streams.limiter.active_lanes))
         stats.set(Stat.THREADS, float(self._engine.threads))
         stats.set(Stat.COMPILED, float(self._engine.executor == "compiled"))
         stats.set(Stat.HEARTBEAT, now)
@@ -337,7 +436,10 @@ class Learner:
         policy = self._actor_bytes().copy()
         counters = {"updates": self._updates, "version": self._version}
         rng = {"replay": self._batches.sampler_state().hex(), "learner": self._engine.noise_state.hex()}
-        extra = {"precision": self._precision}
+        extra: dict[str, Any] = {"precision": self._precision}
+        if self._adaptation is not None:
+            chosen = self._adaptation.chosen
+            extra |= {"batch_size": chosen.batch_size, "active_envs": chosen.envs}
         priorities = None
         if isinstance(self._rows, PrioritizedSampler):
             priorities = Priorities.of(self._rows, self._streams.replay.lanes).tensors()
@@ -362,10 +464,27 @@ class Learner:
             where = f"the batch could not be written to {path}: {problem.strerror}"
         return NonFiniteError(f"update {int(self._state.updates) + 1}: {error}; {where}")
 
-    def _make_engine(self, layout: tuple[Layout, ...]) -> Engine | TwoDevices:
-        config = self._config
+    def _make_batches(self) -> Batches:
+        return Batches(
+            self._rows,
+            self._decoder,
+            batch_size=self._batch_size,
+            stride=self._streams.replay.stride,
+            device=self._device,
+            # A draw takes microseconds. A thread of its own for it would take a core from the update's threads.
+            ahead=self._device.type == "cuda" and self._config.mode != "serial",
+        )
+
+    def _layout(self, batch_size: int) -> tuple[Layout, ...]:
+        blank = torch.zeros(batch_size, self._streams.replay.stride, dtype=torch.uint8, device=self._device)
+        weight = torch.zeros(batch_size, device=self._device) if self._config.prioritized else None
+        return layouts(self._decoder(blank, weight).tensors())
+
+    def _make_engine(self, batch_size: int) -> Engine | TwoDevices:
+        config, layout = self._config, self._layout(batch_size)
         plan = EnginePlan(config.compile, config.threads, fixed=config.mode == "serial", launch=config.launch())
-        seed = self._seed(Role.LEARNER)
+        # The engines of one run must not repeat each other's noise.
+        seed = self._seed(Role.LEARNER) ^ (0 if batch_size == config.first_batch_size() else batch_size)
         if config.devices is None:
             return Engine(
                 *(self._algorithm, self._state),
@@ -388,7 +507,7 @@ class Learner:
 
     def _measure_devices(self, decoder: Decoder) -> torch.device:
         config = self._config
-        batch = decoder(torch.zeros(config.batch_size, self._streams.replay.stride, dtype=torch.uint8))
+        batch = decoder(torch.zeros(config.first_batch_size(), self._streams.replay.stride, dtype=torch.uint8))
         graphs = config.replay_device != "host" and config.replay_refusal() is None
         return fastest_device(self._algorithm, batch, graphs=graphs, log=notice)
 

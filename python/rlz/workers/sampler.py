@@ -225,8 +225,9 @@ class Sampler:
             self._act_for(trained)
         for i in granted[self._tickets[granted] < self._learning_starts]:
             self._policy.uniform(self._actions[i : i + 1])
-        # Tickets of a lane only grow, so once every lane is past the warm-up all are for good.
-        self._warming_up = len(trained) < len(self._lanes)
+        # An open ticket of a predecessor comes with the first grant, a new one is larger than all before it. So once
+        # every ticket of a grant is past the warm-up, all that follow are, those of lanes without one now as well.
+        self._warming_up = len(trained) < len(granted)
         return version
 
     def _act_for(self, which: NDArray[np.intp]) -> None:

@@ -105,6 +105,7 @@ class Batches:
     ) -> None:
         self._sampler = sampler
         self._decoder = decoder
+        self._stride = stride
         self._device = device
         self._cuda = device.type == "cuda"
         prioritized = isinstance(sampler, PrioritizedSampler)
@@ -142,6 +143,13 @@ class Batches:
             raise item
         self._used = item
         return self._deliver(item)
+
+    def draw(self, batch_size: int) -> Batch:
+        """One batch of another size, for once."""
+        pinned, prioritized = self._cuda, isinstance(self._sampler, PrioritizedSampler)
+        slot = Slot(batch_size, self._stride, pinned=pinned, prioritized=prioritized)
+        self._draw(slot)
+        return self._deliver(slot)
 
     def set_beta(self, beta: float) -> None:
         """Exponent of the importance weights of the batches that are drawn from now on (prioritised replay)."""

@@ -155,6 +155,32 @@ class Engine:
         if self._compilation is not None:
             self._compilation.start(urgent=self._plan.fixed)
 
+    def prepare(self, draw: Callable[[], Batch]) -> bool:
+        """Get ready while another engine updates the state; True once the executor will stay as it is.
+
+        `draw` gives a batch to check the compiled executor with.
+        """
+        if self._compilation is None:
+            return True
+        threads = torch.get_num_threads()
+
+        def sample() -> Batch:
+            self._noise.normal_(generator=self._generator)
+            if self._launches is None:
+                return draw()
+            if self._fed is not None:
+                self._fed.feed(draw())
+            return self._drawn()
+
+        self._look_at_compilation(sample)
+        torch.set_num_threads(threads)
+        return self._compilation is None
+
+    def take_up(self) -> None:
+        """Go on with the state as another engine has left it."""
+        self._done = int(self._state.updates)
+        torch.set_num_threads(self._tuner.threads)
+
     def update(self, batch: Batch, learning_rate: float) -> Updated:
         """One update; metrics and TD errors are on the device.
 

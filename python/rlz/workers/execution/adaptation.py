@@ -1,0 +1,339 @@
+"""Throughput mode: which batch size, and how many environments, measured beside each other while the run goes on.
+
+Updates and env steps are both wanted, and fight for the same cores. So the batch size is the smallest at the knee of
+frames/s (Spreeze, arXiv 2312.06126, takes the largest; larger ones than the knee only learn less from each frame), and
+the number of environments that step is the one with the largest product of env steps/s and frames/s: a part that one
+side loses counts as much as the same part that the other gains. Imports neither torch nor numpy.
+
+It does not oscillate: two settings are compared by turns, so that what others do to the machine meanwhile hits both; a
+change must be worth more than a margin in either direction, which grows when a choice is taken back, and be confirmed
+by a second look; and after each look it waits twice as long for the next one, up to half an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+KNEE = 0.9
+"""Part of the best frames/s that the smallest batch at the knee reaches."""
+
+GROWS = 1.03
+"""Frames/s of twice the batch, relative to the batch, with which still larger ones are worth a look."""
+
+HYSTERESIS = 1.05
+"""How much better than what is in use another setting must be; so much more each time that a choice was taken back."""
+
+MOST_HYSTERESIS = 1.3
+
+ROUNDS = 5
+"""Windows of each of two settings that are compared."""
+
+WINDOW_S = 1.0
+WINDOW_UPDATES = 4
+"""A window lasts at least so long, and so many updates."""
+
+SETTLE_S = 0.3
+SETTLE_LIMIT_S = 15.0
+"""A window begins when threads and caches have settled, by this time at the latest."""
+
+LONGEST_WINDOW_S = 20.0
+
+ROWS_PER_BATCH = 4
+"""Env steps before a batch is tried, by its rows: it should not be the same rows over and over."""
+
+PAUSE_S = 120.0
+LONGEST_PAUSE_S = 1920.0
+"""From one look at all settings to the next; doubled each time."""
+
+SMALLEST_BATCH = 256
+LARGEST_BATCH = 65_536
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What the run works with: rows of an update, and environments that step."""
+
+    batch_size: int
+    envs: int
+
+    def __str__(self) -> str:
+        return f"batch size {self.batch_size} with {self.envs} environment{'s' * (self.envs > 1)}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Counts of the run at an instant (s). `settled`: executor and threads of the batch size in use stay as they are.
+
+    `ready`: the batch size in `Adaptation.wanted` can be used.
+    """
+
+    at: float
+    env_steps: int
+    updates: int
+    frames: int
+    settled: bool
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Rates of one window, or medians of several, per second."""
+
+    env_steps: float
+    frames: float
+
+    @property
+    def score(self) -> float:
+        """What is made large."""
+        return self.env_steps * self.frames
+
+    def __str__(self) -> str:
+        return f"{self.env_steps:,.0f} env steps/s and {self.frames:,.0f} frames/s"
+
+
+@dataclass(frozen=True)
+class Knee:
+    """A batch size to choose, and why: frames/s of each relative to the one in use, and what was measured."""
+
+    choice: int
+    frames: Mapping[int, float]
+    paces: Mapping[int, Pace]
+
+    def __str__(self) -> str:
+        most = max(self.frames.values())
+        return ", ".join(f"{size}: {rate / most:.0%}" for size, rate in sorted(self.frames.items()))
+
+
+class Margin:
+    """How much better than what is in use another value must be. Grows when a value comes back that was given up."""
+
+    def __init__(self, first: float) -> None:
+        self.value = first
+        self._given_up: set[int] = set()
+
+    def note(self, before: int, after: int) -> None:
+        """Take note of the choice of one look, which may be to stay."""
+        self.value = max(self.value, HYSTERESIS)
+        if after != before:
+            self._given_up.add(before)
+            if after in self._given_up:
+                self.value = min(self.value * HYSTERESIS, MOST_HYSTERESIS)
+
+
+class Refused(Exception):
+    """A setting cannot be used; says why."""
+
+
+Wait = Generator[None, None, None]
+
+
+class Adaptation:
+    """Chooses batch size and environments; never touches either: whoever asks reads `operation` after each `look`.
+
+    Parameters
+    ----------
+    start : what the run begins with.
+    batches, envs : to choose from, ascending.
+    """
+
+    def __init__(self, start: Operation, *, batches: Sequence[int], envs: Sequence[int]) -> None:
+        self._batches = sorted({*batches, start.batch_size})
+        self._envs = sorted({*envs, start.envs})
+        self._base = self.operation = start
+        self.wanted: int | None = None
+        self._seen = Seen(0.0, 0, 0, 0, settled=False, ready=False)
+        self._lines: list[str] = []
+        self._life = self._live()
+        next(self._life)
+
+    @property
+    def chosen(self) -> Operation:
+        """What the run works with when nothing is being compared."""
+        return self._base
+
+    @property
+    def trying(self) -> bool:
+        """Something else than `chosen` is in use, or being prepared: what may be refused."""
+        return self.operation != self._base or self.wanted is not None
+
+    def look(self, seen: Seen) -> list[str]:
+        """Take note of the run's counts; returns lines to log. Read `operation` and `wanted` afterwards."""
+        self._seen = seen
+        next(self._life)
+        lines, self._lines = self._lines, []
+        return lines
+
+    def refuse(self, reason: str) -> list[str]:
+        """What is being compared, or prepared for that, does not work here; returns lines to log."""
+        self._life.throw(Refused(reason))
+        lines, self._lines = self._lines, []
+        return lines
+
+    # -- the course of a run ---------------------------------------------------------------------------------------
+
+    def _live(self) -> Wait:
+        batch, envs = Margin(1.0), Margin(HYSTERESIS)  # the first batch size was chosen by nobody
+        pause, first = PAUSE_S, True
+        while True:
+            before = self._base
+            yield from self._fit_batch(batch.value, sure=not first)
+            yield from self._fit_envs(envs.value, sure=not first)
+            first = False
+            batch.note(before.batch_size, self._base.batch_size)
+            envs.note(before.envs, self._base.envs)
+            until = self._seen.at + pause
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            while self._seen.at < until:
+                yield
+
+    def _fit_batch(self, margin: float, *, sure: bool) -> Wait:
+        """Go to the smallest batch at the knee; `sure`: a second look must say the same."""
+        start = self._base.batch_size
+        knees = yield from self._find_knee(margin)
+        if sure and knees is not None and knees.choice != start:
+            again = yield from self._find_knee(margin)
+            if again is None or (again.choice > start) != (knees.choice > start) or again.choice == start:
+                self._say(f"batch size stays {start}: a second look does not confirm {knees.choice}")
+                return
+            knees = again
+        if knees is None:
+            return
+        choice, paces = knees.choice, knees.paces
+        if choice == start:
+            self._say(f"batch size stays {start} (part of the most frames/s by batch size {knees}); {paces[start]}")
+        else:
+            self._say(
+                f"batch size: {start} -> {choice}, the smallest with {KNEE:.0%} of the most frames/s (by batch size "
+                f"{knees}); {paces[start]} become {paces[choice]}"
+            )
+        self._base = self.operation = replace(self._base, batch_size=choice)
+
+    def _find_knee(self, margin: float) -> Generator[None, None, Knee | None]:
+        """Compare batch sizes, from the one in use up while it pays and down to the knee; None: there is no other."""
+        start = self._base.batch_size
+        frames = {start: 1.0}
+        paces: dict[int, Pace] = {}
+        for step in (1, -1):
+            size = start
+            while (other := self._neighbour(self._batches, size, step)) is not None:
+                if step < 0 and frames[size] < KNEE * max(frames.values()):
+                    break
+                compared = yield from self._compare(replace(self._base, batch_size=size), batch_size=other)
+                if compared is None:
+                    break
+                paces[size], paces[other] = compared
+                growth = paces[other].frames / max(paces[size].frames, 1e-9)
+                frames[other] = frames[size] * growth
+                size = other
+                if step > 0 and growth < GROWS:
+                    break
+        return Knee(knee(frames, start, margin), frames, paces) if paces else None
+
+    def _fit_envs(self, margin: float, *, sure: bool) -> Wait:
+        """Let as many environments step as make the product of both rates large; `sure` as for the batch size."""
+        for step in (-1, 1):
+            while (envs := self._neighbour(self._envs, self._base.envs, step)) is not None:
+                for _ in range(1 + sure):
+                    compared = yield from self._compare(self._base, envs=envs)
+                    if compared is None or compared[1].score < margin * compared[0].score:
+                        break
+                if compared is None:
+                    break
+                now, then = compared
+                if then.score < margin * now.score:
+                    self._say(f"environments stay {self._base.envs}: {now}, with {envs} {then}")
+                    break
+                self._say(f"environments: {self._base.envs} -> {envs}, because {now} become {then}")
+                self._base = self.operation = replace(self._base, envs=envs)
+
+    # -- measuring -------------------------------------------------------------------------------------------------
+
+    def _compare(
+        self, one: Operation, *, batch_size: int | None = None, envs: int | None = None
+    ) -> Generator[None, None, tuple[Pace, Pace] | None]:
+        """Medians of two settings by turns; None where the other one cannot be used."""
+        two = replace(one, batch_size=batch_size or one.batch_size, envs=envs or one.envs)
+        try:
+            for size in (one.batch_size, two.batch_size):
+                yield from self._prepare(size)
+            self._say(f"by turns, to compare them: {one} and {two}")
+            windows: dict[Operation, list[Pace]] = {one: [], two: []}
+            for _ in range(ROUNDS):
+                for operation in (one, two):
+                    windows[operation].append((yield from self._window(operation)))
+        except Refused as refused:
+            self._say(f"{two} cannot be used: {refused}")
+            if batch_size is not None:  # nor will what is further away
+                up = batch_size > one.batch_size
+                self._batches = [size for size in self._batches if (size < batch_size if up else size > batch_size)]
+            return None
+        finally:
+            self.wanted, self.operation = None, self._base
+        first, second = (
+            Pace(median(pace.env_steps for pace in found), median(pace.frames for pace in found))
+            for found in windows.values()
+        )
+        return first, second
+
+    def _prepare(self, batch_size: int) -> Wait:
+        """Wait until a batch size can be used, and the buffer has rows for it."""
+        self.wanted = batch_size
+        while True:
+            yield
+            if self._seen.ready and self._seen.settled and self._seen.env_steps >= ROWS_PER_BATCH * batch_size:
+                return
+
+    def _window(self, operation: Operation) -> Generator[None, None, Pace]:
+        self.operation = operation
+        begin = self._seen.at
+        while True:
+            yield
+            waited = self._seen.at - begin
+            if waited >= SETTLE_LIMIT_S or (waited >= SETTLE_S and self._seen.settled):
+                break
+        first = self._seen
+        while True:
+            yield
+            seconds = self._seen.at - first.at
+            enough = seconds >= WINDOW_S and self._seen.updates - first.updates >= WINDOW_UPDATES
+            if enough or seconds >= LONGEST_WINDOW_S:
+                break
+        last = self._seen
+        return Pace((last.env_steps - first.env_steps) / seconds, (last.frames - first.frames) / seconds)
+
+    @staticmethod
+    def _neighbour(values: Sequence[int], value: int, step: int) -> int | None:
+        index = values.index(value) + step
+        return values[index] if 0 <= index < len(values) else None
+
+    def _say(self, text: str) -> None:
+        self._lines.append(text)
+
+
+def knee(frames: Mapping[int, float], now: int | None = None, margin: float = 1.0) -> int:
+    """Smallest batch with at least `KNEE` of the most frames/s.
+
+    `now` is kept unless it misses that by `margin`; for a smaller one that has it with so much to spare.
+    """
+    most = KNEE * max(frames.values())
+    if now is not None and margin * frames[now] >= most:
+        return min(size for size, rate in frames.items() if size == now or (size < now and rate >= margin * most))
+    return min(size for size, rate in frames.items() if rate >= most)
+
+
+def batch_sizes(largest: int) -> list[int]:
+    """Powers of two from 256 on, which the learning rate is stated for; at most `largest`, but 256 always."""
+    sizes = [SMALLEST_BATCH]
+    while 2 * sizes[-1] <= min(largest, LARGEST_BATCH):
+        sizes.append(2 * sizes[-1])
+    return sizes
+
+
+def env_counts(envs: int) -> list[int]:
+    """Powers of two below, and all."""
+    counts = [1]
+    while 2 * counts[-1] < envs:
+        counts.append(2 * counts[-1])
+    return sorted({*counts, envs})

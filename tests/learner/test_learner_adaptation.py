@@ -1,0 +1,140 @@
+"""Throughput mode in a learner: one state under updates of several batch sizes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_tools import Run, config
+
+from rlz._native import RUNNING
+from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.transport.stats import Stat
+from rlz.workers import learner as learner_module
+from rlz.workers.execution import adaptation
+from rlz.workers.execution.engine import Engine
+from rlz.workers.learner import Learner
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of one update, no pauses."""
+    short = {"SETTLE_S": 0.0, "WINDOW_S": 0.0, "WINDOW_UPDATES": 1, "PAUSE_S": 0.0, "LONGEST_PAUSE_S": 0.0}
+    for name, value in {**short, "ROUNDS": 1, "ROWS_PER_BATCH": 0}.items():
+        monkeypatch.setattr(adaptation, name, value)
+    monkeypatch.setattr(learner_module, "ADAPT_S", 0.0)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(learner_module, "notice", said.append)
+    return said
+
+
+def throughput(**values: Any) -> Any:
+    free = {"replay_ratio": "free", "ratio_slack": None, "batch_size": "auto", "total_timesteps": 10**6}
+    return config(**{**free, "buffer_size": 2048, "num_envs": 4, "threads": 1, **values})
+
+
+def go(run: Run, learner: Learner, updates: int) -> set[int]:
+    """Batch sizes that were used."""
+    used = set()
+    for _ in range(updates):
+        assert learner.step(None)
+        run.sample(1)
+        used.add(learner._batch_size)
+    return used
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_one_state_goes_on_under_updates_of_every_size(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, prioritized: bool
+) -> None:
+    run = Run(tmp_path, throughput(prioritized=prioritized))
+    learner = run.learner()
+    seen: list[int] = []
+    update = Engine.update
+
+    def counted(self: Engine, batch: Any, rate: float) -> Any:
+        seen.append(len(batch.reward))
+        assert rate == pytest.approx(3e-4 * min((seen[-1] / 256) ** 0.5, 4.0))
+        return update(self, batch, rate)
+
+    monkeypatch.setattr(Engine, "update", counted)
+    learner.start()
+    run.sample(50)
+    used = go(run, learner, 200)
+    assert {256, 512} <= used <= {256, 512, 1024, 2048}  # no more rows than the buffer has
+    assert len(seen) == 200 == int(learner._state.updates) == run.streams.limiter.updates
+    learner._flush(0.0)
+    row = run.streams.stats.read()[0]
+    assert (row[Stat.FRAMES], row[Stat.UPDATES]) == (sum(seen), 200)
+    assert row[Stat.BATCH_SIZE] == learner._batch_size
+    assert any(line.startswith("by turns, to compare them: batch size 256") for line in lines)
+    assert any(line.startswith("batch size") and "frames/s" in line for line in lines)
+    run.streams.limiter.stop()
+    while learner.step(None):
+        pass
+    learner.close()
+    saved = newest_checkpoint(tmp_path)
+    chosen = learner._adaptation.chosen  # type: ignore[union-attr]
+    assert (saved.extra["batch_size"], saved.extra["active_envs"]) == (chosen.batch_size, chosen.envs)
+    assert all(torch.isfinite(tensor).all() for tensor in learner.state_dict().values())
+
+
+def test_a_resumed_run_goes_on_with_what_it_had_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, throughput())
+    learner = run.learner()
+    assert learner._adaptation is not None
+    learner._adaptation._base = learner._adaptation.operation = adaptation.Operation(1024, 2)
+    learner.start()
+    assert run.streams.limiter.active_lanes == 2
+    learner._saving.wait()
+    learner.close()
+    saved = newest_checkpoint(tmp_path)
+    other = Run(tmp_path, throughput())
+    resumed = other.learner(resume=str(saved.path), incarnation=1)
+    resumed.start()
+    assert resumed._batch_size == 1024
+    assert other.streams.limiter.active_lanes == 2
+    resumed.close()
+
+
+def test_a_size_without_memory_is_given_up_and_the_run_goes_on(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, throughput())
+    learner = run.learner()
+    update = Engine.update
+
+    def short_of_memory(self: Engine, batch: Any, rate: float) -> Any:
+        if len(batch.reward) == 512:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return update(self, batch, rate)
+
+    monkeypatch.setattr(Engine, "update", short_of_memory)
+    learner.start()
+    run.sample(50)
+    go(run, learner, 60)
+    assert [line for line in lines if "cannot be used" in line] == [
+        "batch size 512 with 4 environments cannot be used: OutOfMemoryError: CUDA out of memory"
+    ]
+    assert learner._batch_size == 256
+    assert run.streams.limiter.state == RUNNING
+    learner.close()
+
+
+def test_too_little_memory_for_what_is_in_use_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, throughput(batch_size=256))
+
+    def short_of_memory(self: Engine, batch: Any, rate: float) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    learner = run.learner()
+    monkeypatch.setattr(Engine, "update", short_of_memory)
+    learner.start()
+    run.sample(50)
+    with pytest.raises(torch.OutOfMemoryError):
+        learner.step(None)
+    learner.close()
