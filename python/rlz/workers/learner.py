@@ -482,7 +482,13 @@ class Learner:
 
     def _make_engine(self, batch_size: int) -> Engine | TwoDevices:
         config, layout = self._config, self._layout(batch_size)
-        plan = EnginePlan(config.compile, config.threads, fixed=config.mode == "serial", launch=config.launch())
+        plan = EnginePlan(
+            config.compile,
+            config.threads,
+            fixed=config.mode == "serial",
+            launch=config.launch(),
+            urgent=config.replay_ratio == "free",  # samplers that never wait
+        )
         # The engines of one run must not repeat each other's noise.
         seed = self._seed(Role.LEARNER) ^ (0 if batch_size == config.first_batch_size() else batch_size)
         if config.devices is None:

@@ -41,12 +41,14 @@ class EnginePlan:
     threads : CPU threads, "auto" to measure.
     fixed : one thread, and the executor chosen before the first update.
     launch : most updates of one launch.
+    urgent : compile at this process's own priority, because nobody leaves a core to a lower one.
     """
 
     compile: bool = True
     threads: int | str = "auto"
     fixed: bool = False
     launch: int = 1
+    urgent: bool = False
 
 
 class Engine:
@@ -153,7 +155,7 @@ class Engine:
     def start(self) -> None:
         """Begin to compile, beside everything else."""
         if self._compilation is not None:
-            self._compilation.start(urgent=self._plan.fixed)
+            self._compilation.start(urgent=self._plan.fixed or self._plan.urgent)
 
     def prepare(self, draw: Callable[[], Batch]) -> bool:
         """Get ready while another engine updates the state; True once the executor will stay as it is.
