@@ -491,6 +491,10 @@ class Learner:
         )
         # The engines of one run must not repeat each other's noise.
         seed = self._seed(Role.LEARNER) ^ (0 if batch_size == config.first_batch_size() else batch_size)
+
+        def log(line: str) -> None:
+            notice(f"batch size {batch_size}: {line}" if config.adapts() else line)
+
         if config.devices is None:
             return Engine(
                 *(self._algorithm, self._state),
@@ -498,7 +502,7 @@ class Learner:
                 device=self._device,
                 seed=seed,
                 plan=plan,
-                log=notice,
+                log=log,
                 replay=self._mirror,
             )
         return TwoDevices(
