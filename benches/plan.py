@@ -1,6 +1,7 @@
 """How good the planner is: predictions beside steady states, and automatic plans beside an exhaustive grid.
 
     python benches/plan.py                          # six cases, three interleaved repeats; hours, the machine to itself
+    python benches/plan.py --envs 1 4 --spins 1000 10000 --repeats 2 --seconds 5    # a smaller grid, within the hour
     python benches/plan.py --cores 1                # the same on one core
     python benches/plan.py --quick                  # whether it works: one case, a tiny grid and network
 
@@ -8,7 +9,8 @@ For each case (SAC on an environment, replay ratio 1 or free) a fresh profile is
 predicted. Then all points of the grid (samplers x environments in each x learner threads x spin count), the automatic
 plan and fixed defaults (`--plan off`, torch's own number of threads) are run by turns: `rlz train` for some seconds of
 steady state, read from its own metrics.jsonl. A point counts by env steps/s, free by the geometric mean of env steps/s
-and frames/s. Results go to --output: every value, medians, and the figures of the issue.
+and frames/s. Points that reach less than 85 % of the best one in the first turn are not repeated. Results go to
+--output after each case: every value, medians, and the figures of the issue.
 """
 
 from __future__ import annotations
@@ -69,13 +71,16 @@ class Point:
         return f"{self.samplers} x {self.envs}, {self.threads} threads, spin {self.spin}"
 
 
-def grid(cores: int, quick: bool) -> list[Point]:
+PROMISING = 0.85
+"""Part of the best score of the first turn from which a point of the grid is worth further turns."""
+
+
+def grid(cores: int, envs: Sequence[int], spins: Sequence[int], quick: bool) -> list[Point]:
     """All points; a spin count matters with more than one thread only."""
     if quick:
-        return [Point(1, envs, 1, 1000) for envs in (1, 4)]
-    samplers, envs, threads, spins = {1, cores}, (1, 4, 16), {1, cores}, (0, 1000, 10_000)
-    points = product(sorted(samplers), envs, sorted(threads), spins)
-    return [Point(*values) for values in points if values[2] > 1 or values[3] == 1000]
+        return [Point(1, count, 1, 1000) for count in (1, 4)]
+    points = product(sorted({1, cores}), envs, sorted({1, cores}), spins)
+    return [Point(*values) for values in points if values[2] > 1 or values[3] == spins[0]]
 
 
 def profile(case: Case, budget: float, quick: bool = False) -> dict[str, Any]:
@@ -112,13 +117,18 @@ def measure(case: Case, arguments: argparse.Namespace, cores: int) -> dict[str, 
     """A case: prediction, automatic plan, defaults and grid, by turns."""
     found = profile(case, arguments.budget, arguments.quick)
     plan = found["plan"]
-    points = {point.name(): point.options() for point in grid(cores, arguments.quick)}
+    chosen = grid(cores, arguments.envs, arguments.spins, arguments.quick)
+    points = {point.name(): point.options() for point in chosen}
     # The profile is in the cache now: a run with --plan auto finds it.
     contenders = {AUTO: [], DEFAULTS: ["--plan", "off", "--threads", str(cores)], **points}
     values: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     errors = []
     for turn in range(arguments.repeats):
+        best_so_far = max((score(case, rates[0]) for rates in values.values() if rates), default=0.0)
         for name, options in contenders.items():
+            first = values[name][:1]
+            if turn and name in points and (not first or score(case, first[0]) < PROMISING * best_so_far):
+                continue
             say(f"{case.env}, ratio {case.ratio}, turn {turn + 1}: {name}")
             try:
                 values[name].append(run(case, options, arguments.seconds, arguments.quick))
@@ -195,6 +205,8 @@ def main() -> None:
     parser.add_argument("--env", nargs="+", default=list(ENVS))
     parser.add_argument("--ratio", nargs="+", default=list(RATIOS))
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--envs", type=int, nargs="+", default=[1, 4, 16], help="of the grid, in each sampler")
+    parser.add_argument("--spins", type=int, nargs="+", default=[1000, 0, 10_000], help="of the grid")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="window of one run")
     parser.add_argument("--budget", type=float, default=60.0, help="of rlz profile")
@@ -209,20 +221,23 @@ def main() -> None:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rlz-profiles-") as folder:
         os.environ["RLZ_PROFILES"] = folder  # the user's own profiles stay as they are
-        cases = [measure(Case(*case), arguments, arguments.cores) for case in product(arguments.env, arguments.ratio)]
-        again = repeated("Ant-v4", arguments.budget, arguments.profiles) if arguments.profiles > 1 else None
-    result = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": detect().to_json(),
-        "cores": arguments.cores,
-        "quick": arguments.quick,
-        "cases": cases,
-        "repeated": again,
-        "took_s": round(time.monotonic() - begin, 1),
-    }
-    if arguments.output is not None:
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(summary(result))
+        result: dict[str, Any] = {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "command": " ".join(["python", "benches/plan.py", *sys.argv[1:]]),
+            "machine": detect().to_json(),
+            "cores": arguments.cores,
+            "quick": arguments.quick,
+            "cases": [],
+            "repeated": None,
+        }
+        if arguments.profiles > 1:
+            result["repeated"] = repeated("Ant-v4", arguments.budget, arguments.profiles)
+        for case in product(arguments.env, arguments.ratio):
+            result["cases"].append(measure(Case(*case), arguments, arguments.cores))
+            result["took_s"] = round(time.monotonic() - begin, 1)
+            if arguments.output is not None:
+                arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            say(summary(result))
 
 
 if __name__ == "__main__":
