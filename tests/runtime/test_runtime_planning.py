@@ -79,6 +79,13 @@ def test_a_plan_from_a_file(found: Profile, tmp_path: Path) -> None:
     assert (mine.config.threads, mine.config.num_envs) == (1, 3)
     assert mine.plan.given == ("num_envs", "threads")
     assert mine.plan.prediction is None  # of another setting
+    each = first.choices["num_envs"] // first.choices["samplers"]  # type: ignore[operator]
+    more = planned(config(plan=str(path), samplers=3), ("samplers",)).config
+    assert (more.samplers, more.num_envs) == (3, 3 * each)
+    fewer = planned(config(plan=str(path), num_envs=1), ("num_envs",)).config
+    assert (fewer.samplers, fewer.num_envs) == (1, 1)
+    with pytest.raises(ConfigError, match=r"does not fit the other options: --buffer-size 2 is less"):
+        planned(config(plan=str(path), buffer_size=2), ("buffer_size",))
     other = first.model_copy(update={"machine": "elsewhere"})
     path.write_text(other.to_toml())
     made = planned(config(plan=str(path)))

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from rlz.errors import ConfigError
 from rlz.hardware import cache
 from rlz.hardware.detect import detect
@@ -93,6 +95,7 @@ def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Plann
     # A batch size is part of what is learned: it comes from a plan only where that is asked for.
     fixed = kept if config.batch_size == "auto" else (*kept, "batch_size")
     choices = {name: value for name, value in read.choices.items() if name not in fixed}
+    choices |= _counts(choices, read, config)
     notes = []
     prediction = read.prediction if choices == read.choices and read.task == Workload.of(config).task else None
     if read.machine and read.machine != detect().fingerprint():
@@ -107,4 +110,18 @@ def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Plann
         given=kept,
         prediction=prediction,
     )
-    return Planned(chosen.apply(config), chosen, notes)
+    try:
+        return Planned(chosen.apply(config), chosen, notes)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"--plan {path} does not fit the other options: {reason}") from error
+
+
+def _counts(choices: dict[str, int | bool | str], read: Plan, config: "RunConfig") -> dict[str, int | bool | str]:
+    """Samplers or environments of a plan, where the other one of the two was given: as many in each sampler."""
+    samplers, envs = read.choices.get("samplers"), read.choices.get("num_envs")
+    if not isinstance(samplers, int) or not isinstance(envs, int) or ("samplers" in choices) == ("num_envs" in choices):
+        return {}
+    if "num_envs" in choices:
+        return {"num_envs": max(1, envs // samplers) * config.samplers}
+    return {"samplers": min(samplers, config.num_envs)}
