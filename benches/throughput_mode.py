@@ -1,14 +1,15 @@
 """Throughput mode: sampling and learning at once on all cores, against what each side gives alone on half of them.
 
-    python benches/throughput_mode.py --output benches/results/throughput_mode.md     # Ant-v4, three rounds, 12 minutes
+    python benches/throughput_mode.py --output benches/results/throughput_mode.md     # Ant-v4, three rounds, 15 minutes
     python benches/throughput_mode.py --env HalfCheetah-v5 --seconds 40 --rounds 5
     python benches/throughput_mode.py --quick                                         # whether it works: a tiny network
 
 A round runs `rlz train sac` three times, each until it is steady and then for a window, read from its metrics.jsonl:
 
-- both at once: `--replay-ratio free --batch-size auto` on all cores. The window begins when executor and threads stand
-  still, and the batch size has for 20 s; it begins anew when the batch size changes after all.
-- samplers alone, on the first half of the cores: replay ratio 0.0001, with as many environments as above. They act
+- both at once: `--replay-ratio free --batch-size auto` on all cores. The window begins after the run's first look at
+  batch sizes and environments (its events tell; numbers that stand still may only wait for the compiler), when executor
+  and threads stand still, and what was chosen has for 20 s; it begins anew when that changes after all.
+- samplers alone, on the first half of the cores: replay ratio 0.0001, with as many environments as step above. They act
   with the policy and write rows as ever; the learner has one update to make every 10,000 env steps.
 - the learner alone, on the same half: replay ratio 1024, with the batch size that the first run of the round settled
   on. It draws, updates, publishes and logs as ever; the sampler has one env step to make every 1024 updates.
@@ -49,14 +50,18 @@ from rlz.errors import RlzError
 from rlz.hardware.detect import detect
 
 STILL_S = 20.0
-"""The batch size must have stood still for so long before the window starts."""
+"""What throughput mode has chosen must have stood still for so long; its next look is two minutes after the first."""
 
-SETTLE_LIMIT_S = 420.0
+SETTLE_LIMIT_S = 600.0
 """The window begins by then, settled or not: compilations of several batch sizes lie before it."""
 
-BATCH = "train/batch_size"
+CHOSEN = ("train/batch_size", "train/active_envs")
+COMPARES = "by turns, to compare them"
+DECIDES = ("batch size stays ", "batch size: ", "environments stay ", "environments: ")
+"""Events of throughput mode: two settings are being compared, and what came of it."""
 
 SAMPLERS, LEARNER = "samplers alone on half of the cores", "learner alone on half of the cores"
+QUICK_S = 30.0
 METRICS = ("env_steps_per_s", "frames_per_s")
 
 
@@ -69,8 +74,9 @@ class Window:
     batch_size, learning_rate, threads, compiled : at the end of the window.
     ratio : updates per env step within it.
     sampler_cpu, learner_cpu : cores in use, mean over it.
-    settled : whether the run was steady when it began, and the batch size did not change in it.
+    settled : whether the run was steady when it began, and what throughput mode chooses did not change in it.
     settled_s, seconds : when it began, and its length.
+    active_envs : environments that stepped, of `num_envs`.
     samplers, num_envs, spin_count, publish_every : as the run was placed.
     """
 
@@ -87,14 +93,20 @@ class Window:
     settled: bool
     settled_s: float
     seconds: float
+    active_envs: int
     samplers: int
     num_envs: int
     spin_count: int
     publish_every: int
 
 
-def measure(settings: TrainSettings, options: Sequence[str], still_s: float = 0.0) -> Window:
-    """Run `rlz train` until it is steady and its batch size has stood still for `still_s`; measure a window."""
+def measure(
+    settings: TrainSettings, options: Sequence[str], *, adapts: bool = False, limit_s: float = SETTLE_LIMIT_S
+) -> Window:
+    """Run `rlz train` until it is steady, for `limit_s` at most; measure a window.
+
+    `adapts`: the run is in throughput mode, and steady when it has chosen.
+    """
     compiles = "--no-compile" not in options
     with tempfile.TemporaryDirectory(prefix="rlz-bench-") as folder, (Path(folder) / "output").open("w+b") as output:
         command = rlz_command(settings, Path(folder), options)
@@ -103,7 +115,7 @@ def measure(settings: TrainSettings, options: Sequence[str], still_s: float = 0.
         )
         run_dir = Path(folder) / "bench"
         try:
-            limit = time.monotonic() + SETTLE_LIMIT_S
+            limit = time.monotonic() + limit_s
             begin: dict[str, Any] | None = None
             settled = True
             while True:
@@ -112,13 +124,14 @@ def measure(settings: TrainSettings, options: Sequence[str], still_s: float = 0.
                     text = output.read().decode(errors="replace")[-2000:]
                     raise RlzError(f"rlz train ended with status {process.returncode}:\n{text}")
                 lines, late = read_lines(run_dir / "metrics.jsonl"), time.monotonic() > limit
-                if begin is not None and not late and lines[-1].get(BATCH) != begin.get(BATCH):
+                if begin is not None and not late and chosen(lines[-1]) != chosen(begin):
                     begin = None
                 if begin is None:
-                    begin = steady_from(lines, compiles) if stood_still(lines, still_s) else None
+                    still = not adapts or (stood_still(lines) and has_looked(run_dir))
+                    begin = steady_from(lines, compiles) if still else None
                     if begin is None and late:
                         if not lines or lines[-1]["updates"] == 0:
-                            raise RlzError(f"rlz train made no update within {SETTLE_LIMIT_S:.0f} s")
+                            raise RlzError(f"rlz train made no update within {limit_s:.0f} s")
                         begin, settled = lines[-1], False
                 elif lines[-1]["wall_s"] - begin["wall_s"] >= settings.seconds:
                     break
@@ -130,22 +143,32 @@ def measure(settings: TrainSettings, options: Sequence[str], still_s: float = 0.
     return of_lines(window, config, settled)
 
 
-def stood_still(lines: Sequence[dict[str, Any]], still_s: float) -> bool:
-    """Whether the batch size is that of `still_s` ago; a run that does not log it has a fixed one."""
-    if not lines or lines[-1].get(BATCH) is None:
-        return bool(lines)
-    last = lines[-1]
-    same = [line for line in lines if line["wall_s"] >= last["wall_s"] - still_s]
-    long_enough = lines[0] is not same[0] or last["wall_s"] - same[0]["wall_s"] >= still_s
-    return long_enough and all(line.get(BATCH) == last[BATCH] for line in same)
+def chosen(line: dict[str, Any]) -> list[Any]:
+    """What throughput mode chooses."""
+    return [line.get(tag) for tag in CHOSEN]
+
+
+def stood_still(lines: Sequence[dict[str, Any]]) -> bool:
+    """Whether what throughput mode chooses has been the same for `STILL_S`."""
+    last = lines[-1] if lines else {"wall_s": 0.0}
+    same = [line for line in lines if line["wall_s"] >= last["wall_s"] - STILL_S]
+    return len(same) < len(lines) and all(chosen(line) == chosen(last) for line in same)
+
+
+def has_looked(run_dir: Path) -> bool:
+    """Whether throughput mode has compared settings, and drawn its conclusions."""
+    path = run_dir / "logs" / "events.log"
+    events = path.read_text(encoding="utf-8") if path.exists() else ""
+    _, compares, after = events.rpartition(COMPARES)
+    return bool(compares) and any(decides in after for decides in DECIDES)
 
 
 def of_lines(lines: Sequence[dict[str, Any]], config: dict[str, Any], settled: bool) -> Window:
-    """Rates between the first and the last of some log lines. Frames are counted line by line."""
-    first, last, fixed = lines[0], lines[-1], config["batch_size"]
+    """Rates between the first and the last of some log lines."""
+    first, last = lines[0], lines[-1]
     seconds = last["wall_s"] - first["wall_s"]
     steps, updates = last["env_steps"] - first["env_steps"], last["updates"] - first["updates"]
-    frames = sum((two["updates"] - one["updates"]) * two.get(BATCH, fixed) for one, two in pairwise(lines))
+    frames = sum(two["time/frames_per_s"] * (two["wall_s"] - one["wall_s"]) for one, two in pairwise(lines))
 
     def cpu(role: str) -> float:
         tags = [tag for tag in last if tag.startswith(f"workers/{role}") and tag.endswith("/cpu_percent")]
@@ -155,16 +178,17 @@ def of_lines(lines: Sequence[dict[str, Any]], config: dict[str, Any], settled: b
         env_steps_per_s=steps / seconds,
         updates_per_s=updates / seconds,
         frames_per_s=frames / seconds,
-        batch_size=int(last.get(BATCH, fixed)),
+        batch_size=int(last["train/batch_size"]),
         learning_rate=float(last["train/learning_rate"]),
         ratio=updates / max(1, steps),
         threads=int(last["train/threads"]),
         compiled=bool(last["train/compiled"]),
         sampler_cpu=cpu("sampler"),
         learner_cpu=cpu("learner"),
-        settled=settled and all(line.get(BATCH) == last.get(BATCH) for line in lines),
+        settled=settled and all(chosen(line) == chosen(last) for line in lines),
         settled_s=first["wall_s"],
         seconds=seconds,
+        active_envs=int(last["train/active_envs"]),
         **{name: config[name] for name in ("samplers", "num_envs", "spin_count", "publish_every")},
     )
 
@@ -174,7 +198,7 @@ def round_of(settings: TrainSettings, arguments: argparse.Namespace) -> Callable
     cores = sorted(os.sched_getaffinity(0))
     half = cores[: max(1, len(cores) // 2)]
     more = ["--no-compile"] if arguments.quick else []
-    still_s = 2.0 if arguments.quick else STILL_S
+    limit_s = QUICK_S if arguments.quick else SETTLE_LIMIT_S
 
     def alone(side: str, both: Window) -> Window:
         say(f"    {side}")
@@ -182,7 +206,7 @@ def round_of(settings: TrainSettings, arguments: argparse.Namespace) -> Callable
         given = settings
         if side == SAMPLERS:
             count = min(both.samplers, len(half))
-            options += ["--samplers", str(count), "--num-envs", str(max(count, both.num_envs))]
+            options += ["--samplers", str(count), "--num-envs", str(max(count, both.active_envs))]
             # So few updates are not worth a compilation, which would take the samplers' cores.
             options += ["--replay-ratio", "0.0001", "--threads", "1", "--no-compile"]
         else:
@@ -193,7 +217,8 @@ def round_of(settings: TrainSettings, arguments: argparse.Namespace) -> Callable
             return measure(given, options)
 
     def run(number: int) -> Outcome:
-        both = measure(settings, ["--replay-ratio", "free", "--batch-size", arguments.batch_size, *more], still_s)
+        options = ["--replay-ratio", "free", "--batch-size", arguments.batch_size, *more]
+        both = measure(settings, options, adapts=arguments.batch_size == "auto", limit_s=limit_s)
         order = (SAMPLERS, LEARNER) if number % 2 == 0 else (LEARNER, SAMPLERS)
         windows = {"rlz": both, **{side: alone(side, both) for side in order}}
         metrics = {
@@ -215,7 +240,7 @@ def notes(result: Result) -> list[str]:
     lines = [
         f"throughput mode, by round: batch size {every('rlz', 'batch_size', '{}')}, learning rate "
         f"{every('rlz', 'learning_rate', '{:.3g}')}, updates per env step {every('rlz', 'ratio', '{:.3g}')}, "
-        f"{every('rlz', 'samplers')} samplers with {every('rlz', 'num_envs')} environments, "
+        f"{every('rlz', 'samplers')} samplers, {every('rlz', 'active_envs')} environments, "
         f"{every('rlz', 'threads')} learner threads; the window began after {every('rlz', 'settled_s', '{:.0f}')} s",
     ]
     for name in ("rlz", SAMPLERS, LEARNER):

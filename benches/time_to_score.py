@@ -39,12 +39,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 import numpy as np
 from plan import Case, profile, say
-from throughput_mode import BATCH, STILL_S, measure
+from throughput_mode import measure
 
 from rlz.bench.environments import peer_python
 from rlz.bench.report import figure
@@ -66,6 +66,8 @@ ENDLESS = 1_000_000_000
 
 POLL_S = 1.0
 OUTPUT = "output"
+LAST = 20
+"""Lines of the log, one a second, whose most frequent values are those at the end of a run."""
 
 QUICK_RATES = {HELD: 300.0, FREE: 3000.0, SB3: 150.0}
 """Instead of measured ones, for --quick."""
@@ -141,7 +143,7 @@ class Task:
             env=self.env,
             seconds=seconds,
             seed=seed,
-            batch_size=config.batch_size,
+            batch_size=config.first_batch_size(),
             buffer_size=config.buffer_size,
             learning_starts=config.learning_starts,
             hidden=config.hidden,
@@ -152,6 +154,10 @@ class Task:
         if contender == HELD:
             return ["--replay-ratio", "1"]
         return ["--replay-ratio", "free", "--batch-size", self.batch_size]
+
+    def adapts(self, contender: str) -> bool:
+        """Whether it is in throughput mode."""
+        return contender == FREE and self.batch_size == "auto"
 
 
 def held(means: Sequence[float], score: float) -> int | None:
@@ -218,14 +224,13 @@ def run_rlz(task: Task, contender: str, seed: int, every: int, folder: Path, env
         return [float(row["return_mean"]) for row in rlz_rows(run_dir)]
 
     began = follow(command, folder, task, means, environment)
-    last = read_lines(run_dir / "metrics.jsonl")[-1]
+    # The last values may be those of a comparison that was cut off.
+    log = read_lines(run_dir / "metrics.jsonl")[-LAST:]
+    tags = {name: f"train/{name}" for name in ("batch_size", "active_envs", "learning_rate")}
     config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-    size = last.get(BATCH)
-    fixed = task.config.batch_size if contender == HELD else task.batch_size
     facts = {
-        "batch_size": int(size) if size else fixed,
-        "learning_rate": last.get("train/learning_rate"),
+        **{name: mode([line[tag] for line in log if tag in line] or [None]) for name, tag in tags.items()},
         "threads": summary["threads"],
         "compiled": summary["compiled"],
         "samplers": config["samplers"],
@@ -246,7 +251,7 @@ def run_sb3(task: Task, seed: int, every: int, folder: Path) -> Any:
         "seed": seed,
         "learning-starts": config.learning_starts,
         "learning-rate": config.learning_rate,
-        "batch-size": config.batch_size,
+        "batch-size": config.first_batch_size(),
         "buffer-size": config.buffer_size,
         "gamma": config.gamma,
         "every": every,
@@ -271,7 +276,7 @@ def run_sb3(task: Task, seed: int, every: int, folder: Path) -> Any:
         for line in lines()
     ]
     first = next((line["time"] - began for line in read_lines(output)), None)
-    facts = {"batch_size": config.batch_size, "learning_rate": config.learning_rate, "threads": task.threads}
+    facts = {"batch_size": config.first_batch_size(), "learning_rate": config.learning_rate, "threads": task.threads}
     return kept(task, found, first, facts)
 
 
@@ -312,7 +317,7 @@ def rates(task: Task, contenders: Sequence[str], versions: dict[str, dict[str, s
             peer = measure_peer("sb3", peer_python("sb3"), variant, settings, updates=True)
             found[name], versions[name] = peer["env_steps_per_s"], peer["versions"]
         else:
-            found[name] = measure(settings, task.options(name), STILL_S).env_steps_per_s
+            found[name] = measure(settings, task.options(name), adapts=task.adapts(name)).env_steps_per_s
     return found
 
 
@@ -373,7 +378,9 @@ def to_markdown(result: dict[str, Any]) -> str:
                 times = [limit + best, "-", "-"]
             counts = [f"{one[key]:,}" if one[key] is not None else "-" for key in ("env_steps", "updates")]
             last = [f"{one[key]:.3g}" if one[key] is not None else "-" for key in ("ratio", "learning_rate")]
-            lines.append(head + "| " + " | ".join([*times, *counts, last[0], str(one["batch_size"]), last[1]]) + " |")
+            lines.append(
+                head + "| " + " | ".join([*times, *counts, last[0], f"{one['batch_size'] or 0:g}", last[1]]) + " |"
+            )
         lines += ["", *(f"- {line}" for line in medians(mine, limit))]
     return "\n".join(lines) + "\n"
 
