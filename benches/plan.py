@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from rlz.bench.train import TrainSettings, measure_rlz
@@ -181,22 +181,50 @@ def say(text: str) -> None:
 def summary(result: dict[str, Any]) -> str:
     """The figures of the issue, in words."""
     lines = []
-    ratios = []
     for case in result["cases"]:
-        ratios.append(case["plan_over_best"])
         predicted = ", ".join(f"{key} {value:.2f}" for key, value in case["predicted_over_real"].items())
         over = case["plan_over_defaults"]
         lines += [
-            f"{case['case']['env']}, ratio {case['case']['ratio']}: predicted/real {predicted or '-'}",
+            f"{title(case)}: predicted/real {predicted or '-'}",
             f"    plan/best of grid {case['plan_over_best']:.2f} (best: {case['best_of_grid']})",
             f"    plan/defaults {'-' if over is None else f'{over:.2f}'}",
         ]
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    lines.append(f"plan/best, geometric mean: {mean:.3f}, least {min(ratios):.3f}")
+    found = [case["plan_over_best"] for case in result["cases"]]
+    lines.append(f"plan/best, geometric mean: {geometric_mean(found):.3f}, least {min(found):.3f}")
     if result["repeated"]:
         worst = max(result["repeated"]["largest_over_smallest"].items(), key=lambda pair: pair[1], default=("-", 1.0))
         lines.append(f"rlz profile repeated: largest/smallest at most {worst[1]:.2f} ({worst[0]})")
     return "\n".join(lines)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Tables for the docs: predictions, then plans beside the grid."""
+    lines = [f"    {result['command']}", ""]
+    lines += ["| case | predicted env steps/s | measured | predicted / measured | frames/s, the same | limit |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for case in result["cases"]:
+        found, rates = case["plan"]["prediction"], case["values"][AUTO]
+        steps = ", ".join(f"{one['env_steps_per_s']:,.0f}" for one in rates)
+        over = case["predicted_over_real"]
+        cells = [title(case), f"{found['env_steps_per_s']:,.0f}", steps, f"{over['env_steps_per_s']:.2f}"]
+        cells += [f"{over['frames_per_s']:.2f}", found["bound"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| case | automatic plan | best of the grid | plan / best | plan / fixed defaults |"]
+    lines += ["|---|---|---|---|---|"]
+    for case in result["cases"]:
+        chosen = case["plan"]["choices"]
+        plan = Point(
+            chosen["samplers"], chosen["num_envs"] // chosen["samplers"], chosen["threads"], chosen["spin_count"]
+        )
+        over_defaults = "-" if case["plan_over_defaults"] is None else f"{case['plan_over_defaults']:.2f}"
+        cells = [title(case), plan.name(), case["best_of_grid"], f"{case['plan_over_best']:.2f}", over_defaults]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *summary(result).splitlines()[3 * len(result["cases"]) :]])
+
+
+def title(case: dict[str, Any]) -> str:
+    """Name of a case."""
+    return f"{case['case']['env']}, ratio {case['case']['ratio']}"
 
 
 def main() -> None:
@@ -212,8 +240,12 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60.0, help="of rlz profile")
     parser.add_argument("--profiles", type=int, default=3, help="times that Ant-v4 is profiled for the spread; 0: not")
     parser.add_argument("--quick", action="store_true", help="one case, two points, a tiny network, short windows")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=Path, metavar="JSON")
+    parser.add_argument("--render", type=Path, metavar="JSON", help="print the tables of such a file, measure nothing")
     arguments = parser.parse_args()
+    if arguments.render is not None:
+        print(markdown(json.loads(arguments.render.read_text(encoding="utf-8"))))
+        return
     if arguments.quick:
         arguments.env, arguments.ratio, arguments.repeats = arguments.env[:1], arguments.ratio[:1], 1
         arguments.seconds, arguments.budget, arguments.profiles = 2.0, 25.0, 0

@@ -31,6 +31,7 @@ Progress = Callable[[str, float], None]
 SAMPLING_UNTIL: Final = 0.2
 STREAMS_UNTIL: Final = 0.25
 UPDATES_UNTIL: Final = 0.6
+COMPILED_UNTIL: Final = 0.82
 JOINT_UNTIL: Final = 0.97
 """Parts of the budget by which each stage ends at the latest; what one leaves over is the next one's."""
 
@@ -204,8 +205,14 @@ def _updates(
     with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
 
         def until() -> float:
-            # A learner that is slow to start gets the time of what would be in vain without it.
-            return UPDATES_UNTIL if groups["update"] else JOINT_UNTIL
+            # A learner that is slow to start gets the time of what would be in vain without it. From an empty cache its
+            # update is compiled now: the run will be compiled, so figures of both together are worth more with it.
+            if not groups["update"]:
+                return JOINT_UNTIL
+            wanted = f"compiled, {groups['update'][0]['precision']}, batch {config.first_batch_size()},"
+            compiled = any(rate["executor"] == "compiled" for rate in groups["update"])
+            waits = not compiled and any(wanted in name for name in planned)
+            return COMPILED_UNTIL if waits else UPDATES_UNTIL
 
         for line in _lines(child, clock, until, found["skipped"], "updates"):
             planned = line.get("plan", planned)
@@ -243,7 +250,7 @@ def _lines(
 
 
 def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], found: dict[str, Any]) -> None:
-    """The default first, at a replay ratio and free; then what else may be better; then other ways to wait."""
+    """The default first, held and free by turns; then what else may be better; then other ways to wait."""
     found["joint"] = []
     so_far = _profile(found, clock)
     if not so_far.enough:
@@ -252,6 +259,8 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
     ratio = 1.0 if isinstance(config.replay_ratio, str) else config.replay_ratio
     held, free = config.model_copy(update={"replay_ratio": ratio}), config.model_copy(update={"replay_ratio": "free"})
     lists = [(ratio, open_settings(held, so_far)), (None, open_settings(free, so_far))]
+    if config.replay_ratio == "free":
+        lists.reverse()  # what the run needs comes first
     most = max(len(settings) for _, settings in lists)
     turns = [(kind, settings[turn]) for turn in range(most) for kind, settings in lists if turn < len(settings)]
     _measure(config, clock, environment, found, turns)

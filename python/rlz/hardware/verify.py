@@ -30,7 +30,7 @@ EAGER_LIMIT_S = 180.0
 
 WINDOW_S = 20.0
 
-STATE = ("train/compiled", "train/threads", "train/batch_size", "train/active_envs")
+STATE = ("train/compiled", "train/threads", "train/batch_size", "train/active_envs", "train/trying")
 """What must stand still."""
 
 FOREIGN_CORES = 0.25
@@ -120,7 +120,8 @@ class Verifier:
         waited = snapshot.wall_s - self._updating_since
         if self._config.compile and not snapshot.values.get("train/compiled") and waited < EAGER_LIMIT_S:
             return False
-        return snapshot.wall_s - self._still_since >= SETTLED_S
+        # Throughput mode that tries other settings is not what was predicted, even where rates stand still meanwhile.
+        return not snapshot.values.get("train/trying") and snapshot.wall_s - self._still_since >= SETTLED_S
 
     def _look_around(self) -> Neighbourhood:
         return Neighbourhood.read(self._roots, self._cores, self._clock())

@@ -35,6 +35,7 @@ LEARNER_VALUES: Mapping[str, Stat] = {
     "train/learning_rate": Stat.LEARNING_RATE,
     "train/batch_size": Stat.BATCH_SIZE,
     "train/active_envs": Stat.ACTIVE_ENVS,
+    "train/trying": Stat.TRYING,
     "train/threads": Stat.THREADS,
     "train/compiled": Stat.COMPILED,
 }

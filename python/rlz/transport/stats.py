@@ -88,6 +88,8 @@ class Stat(IntEnum):
     """Gauge: rows of an update."""
     ACTIVE_ENVS = auto()
     """Gauge: environments that step."""
+    TRYING = auto()
+    """Gauge: 1 while throughput mode compares another setting, or compiles for it."""
     THREADS = auto()
     """Gauge: torch threads in use."""
     COMPILED = auto()

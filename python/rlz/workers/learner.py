@@ -423,6 +423,7 @@ class Learner:
         stats.set(Stat.LEARNING_RATE, self._learning_rate)
         stats.set(Stat.BATCH_SIZE, float(self._batch_size))
         stats.set(Stat.ACTIVE_ENVS, float(self._streams.limiter.active_lanes))
+        stats.set(Stat.TRYING, float(self._adaptation is not None and self._adaptation.trying))
         stats.set(Stat.THREADS, float(self._engine.threads))
         stats.set(Stat.COMPILED, float(self._engine.executor == "compiled"))
         stats.set(Stat.HEARTBEAT, now)
