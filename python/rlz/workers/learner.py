@@ -488,7 +488,8 @@ class Learner:
             config.threads,
             fixed=config.mode == "serial",
             launch=config.launch(),
-            urgent=config.replay_ratio == "free",  # samplers that never wait
+            # Samplers that never wait leave it no core. What is to be compared only can wait, and should not disturb.
+            urgent=config.replay_ratio == "free" and batch_size == self._chosen,
         )
         # The engines of one run must not repeat each other's noise.
         seed = self._seed(Role.LEARNER) ^ (0 if batch_size == config.first_batch_size() else batch_size)
