@@ -199,6 +199,12 @@ def test_actors_are_published_less_often_where_it_costs_too_much() -> None:
     assert made("this one")[1].choices["publish_every"] == 1
 
 
+def test_the_plan_says_where_batches_are_drawn() -> None:
+    assert "where it fits" in made("64 cores and 2 cards")[1].facts["replay_device"]
+    assert "given" in made("8 cards", replay_device="host")[1].facts["replay_device"]
+    assert "replay_device" not in made("this one")[1].facts
+
+
 def test_environments_within_a_sampler_keep_the_rules_of_the_configuration() -> None:
     run = config(n_step_return=5, learning_starts=10, replay_ratio="free")
     found = profile(hardware(2), gain_of_envs=5.0, run=run)

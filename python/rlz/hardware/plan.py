@@ -513,6 +513,12 @@ class _Planner:
             "prefetch": "none: the learner draws as it goes" if setting.device == "cpu" else "2 batches ahead, pinned",
             "executor": "compiled, from the cache or beside the training" if self.config.compile else "--no-compile",
         }
+        if setting.device.startswith("cuda"):
+            facts["replay_device"] = {
+                "auto": "a copy of the replay buffer on the card where it fits, else pinned rows; the run says which",
+                "host": "given: rows come from the host, pinned",
+                "device": "given: a copy of the replay buffer on the card",
+            }[self.config.replay_device]
         sampling, transport = self.profile.sampling, self.profile.transport
         if sampling is not None and sampling.actor:
             actor = sampling.actor[0]
