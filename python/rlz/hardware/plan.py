@@ -204,7 +204,7 @@ def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | 
         if "num_envs" in given:
             samplers = min(samplers, config.num_envs)
     envs = ENVS_WITHOUT_PROFILE * samplers
-    fits = samplers * ENVS_WITHOUT_PROFILE <= config.buffer_size and config.n_step_return == 1
+    fits = envs <= config.buffer_size and config.n_step_return == 1
     choices: dict[str, int | bool | str] = {"samplers": samplers, "num_envs": envs if fits else samplers}
     reasons = {
         "samplers": f"half of {cores} cores; the learner has the others",

@@ -315,10 +315,8 @@ class Learner:
         """Tell the rates, and work with what is chosen from now on."""
         limiter = self._streams.limiter
         ready = adaptation.wanted is None or self._prepare(adaptation.wanted)
-        if adaptation.wanted is not None and ready is None:
-            return
         counts = (limiter.env_steps, self._updates, self._frames)
-        seen = Seen(now, *counts, settled=self._engine.settled, ready=bool(ready))
+        seen = Seen(now, *counts, settled=self._engine.settled, ready=ready)
         self._follow(adaptation, adaptation.look(seen))
 
     def _follow(self, adaptation: Adaptation, lines: list[str]) -> None:
@@ -333,9 +331,8 @@ class Learner:
             self._chosen = adaptation.chosen.batch_size
             self._announce_learning_rate()
 
-    def _prepare(self, batch_size: int) -> bool | None:
-        """Whether a batch size can be used now; None: it never can."""
-        assert self._adaptation is not None
+    def _prepare(self, batch_size: int) -> bool:
+        """Whether a batch size can be used now. One that never can is refused."""
         if batch_size == self._batch_size:
             return True
         try:
@@ -347,7 +344,7 @@ class Learner:
             return engine.prepare(lambda: self._batches.draw(batch_size))
         except torch.OutOfMemoryError as error:
             self._refuse(error)
-            return None
+            return False
 
     def _refuse(self, error: torch.OutOfMemoryError) -> None:
         """Give up the batch size that is being tried; when none is, the run has too little memory."""

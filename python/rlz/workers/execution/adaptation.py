@@ -16,6 +16,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from rlz.config.large_batch import REFERENCE_BATCH
+
 KNEE = 0.9
 """Part of the best frames/s that the smallest batch at the knee reaches."""
 
@@ -47,7 +49,6 @@ PAUSE_S = 120.0
 LONGEST_PAUSE_S = 1920.0
 """From one look at all settings to the next; doubled each time."""
 
-SMALLEST_BATCH = 256
 LARGEST_BATCH = 65_536
 
 
@@ -162,14 +163,12 @@ class Adaptation:
         """Take note of the run's counts; returns lines to log. Read `operation` and `wanted` afterwards."""
         self._seen = seen
         next(self._life)
-        lines, self._lines = self._lines, []
-        return lines
+        return self._said()
 
     def refuse(self, reason: str) -> list[str]:
         """What is being compared, or prepared for that, does not work here; returns lines to log."""
         self._life.throw(Refused(reason))
-        lines, self._lines = self._lines, []
-        return lines
+        return self._said()
 
     # -- the course of a run ---------------------------------------------------------------------------------------
 
@@ -311,6 +310,10 @@ class Adaptation:
     def _say(self, text: str) -> None:
         self._lines.append(text)
 
+    def _said(self) -> list[str]:
+        lines, self._lines = self._lines, []
+        return lines
+
 
 def knee(frames: Mapping[int, float], now: int | None = None, margin: float = 1.0) -> int:
     """Smallest batch with at least `KNEE` of the most frames/s.
@@ -324,8 +327,8 @@ def knee(frames: Mapping[int, float], now: int | None = None, margin: float = 1.
 
 
 def batch_sizes(largest: int) -> list[int]:
-    """Powers of two from 256 on, which the learning rate is stated for; at most `largest`, but 256 always."""
-    sizes = [SMALLEST_BATCH]
+    """Twice, four times ... the batch that learning rates are stated for, that one always; at most `largest`."""
+    sizes = [REFERENCE_BATCH]
     while 2 * sizes[-1] <= min(largest, LARGEST_BATCH):
         sizes.append(2 * sizes[-1])
     return sizes
