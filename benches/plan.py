@@ -79,7 +79,7 @@ def grid(cores: int, envs: Sequence[int], spins: Sequence[int], quick: bool) -> 
     """All points; a spin count matters with more than one thread only."""
     if quick:
         return [Point(1, count, 1, 1000) for count in (1, 4)]
-    points = product(sorted({1, cores}), envs, sorted({1, cores}), spins)
+    points = product(sorted({1, max(2, cores)}), envs, sorted({1, cores}), spins)  # two samplers may share one core too
     return [Point(*values) for values in points if values[2] > 1 or values[3] == spins[0]]
 
 

@@ -1,6 +1,8 @@
 """When the evaluator scores, what it scores, and what it leaves behind."""
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from harness import Run, config
 
+from rlz._native import STOPPING
 from rlz.transport.stats import Stat
 from rlz.workers.environment import training_seed
 from rlz.workers.evaluation import evaluation_seeds
@@ -83,6 +86,39 @@ def test_what_passes_while_it_is_busy_is_skipped_and_counted(make: Make) -> None
     evaluator.step(0.0)
     assert [int(event[1]) for event in events(run)] == [12, 41]
     assert [int(event[0]) for event in events(run)] == [1, 4]
+
+
+def test_evaluations_of_a_free_run_take_a_part_of_the_time_only(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    for ratio in ("free", 1.0):
+        run, evaluator = make(replay_ratio=ratio)
+        seconds = evaluator._rest
+
+        def rest(duration: float, seconds: Callable[[float], None] = seconds, run: Run = run) -> None:
+            rests.append(duration)
+            run.publish(env_steps=24)
+            run.publish(env_steps=37)
+            seconds(0.0)
+
+        monkeypatch.setattr(evaluator, "_rest", rest)
+        run.publish(env_steps=12)
+        evaluator.step(0.0)
+        evaluator.step(0.0)
+        assert [int(event[1]) for event in events(run)] == [12]
+        assert run.stat("evaluator", Stat.EVALUATIONS_SKIPPED) == (2 if ratio == "free" else 0)
+        if ratio == "free":
+            played = float(events(run)[0][10])
+            assert rests == [pytest.approx(9 * played)]
+    assert len(rests) == 1
+
+
+def test_the_end_of_a_run_ends_a_rest(make: Make) -> None:
+    run, evaluator = make()
+    threading.Timer(0.05, run.limiter.stop).start()
+    begin = time.monotonic()
+    evaluator._rest(60.0)
+    assert time.monotonic() - begin < 30.0
+    assert run.limiter.state == STOPPING
 
 
 def test_the_final_parameters_are_scored_once(make: Make) -> None:

@@ -1,8 +1,9 @@
 """The evaluator: scores versions of the policy beside training, on its own environment.
 
 One evaluation per multiple of `eval_every` env steps, of the first version published at or after it; a multiple that
-passes while the evaluator is busy is skipped and counted. The final parameters are always scored, unless the run is
-stopped early. `checkpoints/best` is written from the very copy that was scored.
+passes while the evaluator is busy is skipped and counted. In a run at replay ratio `free`, whose env steps pass as fast
+as the hardware makes them, it rests after each evaluation as well. The final parameters are always scored, unless the
+run is stopped early. `checkpoints/best` is written from the very copy that was scored.
 """
 
 import time
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 """Seconds of one wait for a version, between looks at the run's state; the process sleeps meanwhile."""
 
+FREE_SHARE = 0.1
+"""Part of the time that evaluations of a free run take at most: samplers and learner want every core."""
 
 _NEVER = 2**62
 
@@ -122,10 +125,19 @@ class Evaluator:
         if best:
             self._write_best(result, version, env_steps, updates)
         self._report(result, version, env_steps, updates, best)
+        if self._config.replay_ratio == "free" and not final:
+            self._rest(result.wall_s * (1 / FREE_SHARE - 1))
         self._due = self._multiple_after(env_steps)
         while self._published(self._due):  # its first version has gone by while we were busy
             self._skip(1)
             self._due += self._config.eval_every
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with waiting(self._stats, Waiting.PARAMETERS, Stat.WAIT_PARAMETERS_S):
+            while self._streams.limiter.state == RUNNING and (left := until - time.monotonic()) > 0.0:
+                self._stats.set(Stat.HEARTBEAT, time.monotonic())
+                time.sleep(min(POLL_S, left))
 
     def _published(self, multiple: int) -> bool:
         """Whether a version at or after the multiple is there. The last multiple is left to the final evaluation."""
