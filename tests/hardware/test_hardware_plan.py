@@ -46,6 +46,12 @@ def made(name: str, **options: Any) -> tuple[RunConfig, Plan, Profile]:
     return run, plan(run, tuple(options), found), found
 
 
+def threads_of(run: RunConfig) -> int:
+    """Threads that the plan gives the learner to begin with."""
+    assert isinstance(run.threads, str)
+    return int(run.threads.removeprefix("auto_"))
+
+
 @pytest.mark.parametrize("ratio", [1, "free", 0.25, 8])
 @pytest.mark.parametrize("name", MACHINES)
 def test_rules_that_every_plan_keeps(name: str, ratio: float | str) -> None:
@@ -58,8 +64,9 @@ def test_rules_that_every_plan_keeps(name: str, ratio: float | str) -> None:
     assert all(chosen.reasons.values())
     assert 1 <= planned.samplers <= machine.cores
     assert planned.num_envs % planned.samplers == 0
-    assert isinstance(planned.threads, int)
-    assert 1 <= planned.threads <= machine.cores
+    assert 1 <= threads_of(planned) <= machine.cores
+    if ratio == "free":
+        assert planned.samplers + threads_of(planned) <= max(2, machine.cores), "the learner needs a core"
     assert planned.device in ("cpu", *(f"cuda:{index}" for index in range(len(machine.gpus))))
     assert not planned.pin  # nothing has shown that it helps
     assert chosen.prediction is not None
@@ -79,7 +86,7 @@ def test_one_sampler_is_enough_where_updates_are_the_limit() -> None:
 def test_one_core_has_one_thread_and_one_sampler_also_when_free() -> None:
     for name in ("one core", "a quota of 1.5 cores"):
         _, chosen, _ = made(name, replay_ratio="free")
-        assert (chosen.choices["samplers"], chosen.choices["threads"]) == (1, 1)
+        assert (chosen.choices["samplers"], chosen.choices["threads"]) == (1, "auto_1")
         assert chosen.prediction is not None
         assert chosen.prediction.bound == "cores-bound"
 
@@ -88,14 +95,13 @@ def test_free_learners_leave_the_samplers_their_cores() -> None:
     for name in ("this one", "a laptop of 4 cores"):
         run, chosen, found = made(name, replay_ratio="free")
         planned = chosen.apply(run)
-        assert isinstance(planned.threads, int)
-        assert planned.samplers + planned.threads <= found.hardware.cores
+        assert planned.samplers + threads_of(planned) <= found.hardware.cores
 
 
 def test_a_card_gets_as_many_samplers_as_it_can_use_and_no_more() -> None:
     run, chosen, _ = made("64 cores and 2 cards")
     planned = chosen.apply(run)
-    assert (planned.device, planned.threads) == ("cuda:0", 1)
+    assert (planned.device, planned.threads) == ("cuda:0", "auto_1")
     assert 2 <= planned.samplers <= 4  # 4,000 env steps/s each, 9,400 updates/s
     assert "updates/s alone: cpu" in chosen.reasons["device"]
     many = config(replay_ratio=0.1)
@@ -124,7 +130,7 @@ def test_threads_are_left_to_the_learner_where_only_eager_updates_were_measured(
     assert chosen.apply(config()).threads == "auto"
     assert chosen.prediction is not None
     assert chosen.prediction.executor == "eager"
-    assert plan(config(compile=False), ("compile",), eager).choices["threads"] == 4
+    assert plan(config(compile=False), ("compile",), eager).choices["threads"] == "auto_4"
 
 
 def test_options_that_are_given_win() -> None:
@@ -146,6 +152,8 @@ def test_serial_mode_and_no_profile_change_nothing() -> None:
     chosen = plan(run)
     assert (chosen.apply(run), chosen.basis, chosen.prediction) == (run, "defaults", None)
     assert "`rlz profile` makes one" in chosen.headline()
+    assert (chosen.choices["threads"], chosen.reasons["threads"]) == ("auto", "measured live, on updates")
+    assert set(chosen.choices) == {*CHOICES} - {"batch_size"}, "plan.toml holds what was chosen then as well"
 
 
 def test_a_profile_with_too_few_figures_is_as_good_as_none() -> None:
@@ -181,6 +189,42 @@ def test_a_promise_must_be_large_to_beat_a_measurement() -> None:
     assert plan(free, ("replay_ratio",), close).choices["num_envs"] == 1
     far = profile(hardware(2), steps=4000, updates=80, gain_of_envs=2.0, joint=[measured])
     assert plan(free, ("replay_ratio",), far).choices["num_envs"] == 4
+
+
+@pytest.mark.parametrize("cores", [2, 4, 8])
+def test_what_the_learner_found_good_beside_a_sampler_holds_for_what_was_not_measured(cores: int) -> None:
+    # Alone, all threads look best; beside the sampler one was. Environments in the sampler do not change that.
+    found = profile(hardware(cores), joint=[together(80, 80, threads=1)])
+    chosen = plan(config(), (), found)
+    assert (chosen.choices["num_envs"], chosen.choices["threads"]) == (1, "auto_1")
+    assert chosen.prediction is not None
+    assert chosen.prediction.env_steps_per_s == 80
+    assert "beside the samplers 1 was at least as good" in chosen.reasons["threads"]
+
+
+def test_measurements_of_other_learning_say_nothing() -> None:
+    eager = [together(140, 140, executor="eager"), together(190, 190, spin_count=10_000, executor="eager")]
+    large = [together(140, 140, batch_size=512), together(190, 190, spin_count=10_000, batch_size=512)]
+    for joint in (eager, large):
+        chosen = plan(config(), (), profile(hardware(2), joint=joint))
+        assert chosen.choices["spin_count"] == 1000
+        assert "not measured" in chosen.reasons["spin_count"]
+
+
+def test_a_card_that_was_not_measured_is_left_to_the_run() -> None:
+    run = config()
+    unseen = profile(hardware(16, gpus=1), updates=200)
+    chosen = plan(run, (), unseen)
+    assert (chosen.choices["device"], chosen.prediction) == ("auto", None)
+    assert "no updates on the card" in chosen.reasons["device"]
+    assert plan(config(device="cpu"), ("device",), unseen).prediction is not None
+
+
+def test_a_profile_without_figures_for_the_device_says_so() -> None:
+    chosen = plan(config(device="cuda:1"), ("device",), profile(hardware(16, gpus=2), card=9000))
+    assert chosen.basis == "defaults"
+    assert "the profile has no updates in tf32 on cuda:1" in chosen.headline()
+    assert chosen.given == ("device",)
 
 
 def test_pinning_must_have_been_measured_to_help() -> None:
@@ -239,6 +283,8 @@ def test_a_plan_is_a_file_and_back(tmp_path: Path) -> None:
         ("basis = [", "is not TOML"),
         ('basis = "profile"\nsurplus = 1', "surplus"),
         ('basis = "profile"\n[choices]\nbatch_size = 512', "a plan cannot choose batch_size"),
+        ('basis = "profile"\n[choices]\nsamplers = 0', "samplers 0 cannot be used"),
+        ('basis = "profile"\n[choices]\nthreads = "many"', "threads 'many' cannot be used"),
     ],
 )
 def test_files_that_are_no_plan(tmp_path: Path, text: str, words: str) -> None:

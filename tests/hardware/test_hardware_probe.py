@@ -160,7 +160,7 @@ def test_one_core_is_not_asked_about_threads_that_wait(machine: type[FakeChild])
     found = probe.profile(config(), 60.0)
     assert [job["module"] for job in machine.jobs] == ["sampling", "updates", "joint"]
     assert machine.jobs[1]["threads"] == [1]
-    assert plan(config(), (), found).choices["threads"] == 1
+    assert plan(config(), (), found).choices["threads"] == "auto_1"
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,11 @@ def test_the_report_is_for_people(machine: type[FakeChild], tmp_path: Path) -> N
         "together, replay ratio 1",
         "the samplers wait for updates",
         "--samplers",
-        "prediction",
+        "the profile has no updates on the card",
     ):
         assert words in text
+    machine.hardware = hardware(2)
+    assert "prediction" in shown(probe.profile(config(), 60.0), tmp_path)
     assert "…" not in shown(probe.profile(config(), 60.0), tmp_path)  # 80 columns are enough
 
 

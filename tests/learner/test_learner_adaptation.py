@@ -101,8 +101,16 @@ def test_a_resumed_run_goes_on_with_what_it_had_chosen(tmp_path: Path, monkeypat
     resumed.close()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4503599627370496 bytes"),
+        MemoryError("Unable to allocate 1.00 PiB"),
+    ],
+)
 def test_a_size_without_memory_is_given_up_and_the_run_goes_on(
-    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     run = Run(tmp_path, throughput())
     learner = run.learner()
@@ -110,18 +118,38 @@ def test_a_size_without_memory_is_given_up_and_the_run_goes_on(
 
     def short_of_memory(self: Engine, batch: Any, rate: float) -> Any:
         if len(batch.reward) == 512:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return update(self, batch, rate)
 
     monkeypatch.setattr(Engine, "update", short_of_memory)
     learner.start()
     run.sample(50)
     go(run, learner, 60)
-    assert [line for line in lines if "cannot be used" in line] == [
-        "batch size 512 with 4 environments cannot be used: OutOfMemoryError: CUDA out of memory"
-    ]
-    assert learner._batch_size == 256
+    said = [line for line in lines if "cannot be used" in line]
+    assert len(said) == 1
+    assert said[0].startswith(f"batch size 512 with 4 environments cannot be used: {type(error).__name__}: ")
+    assert (learner._batch_size, set(learner._engines)) == (256, {256}), "what cannot be used keeps no memory"
     assert run.streams.limiter.state == RUNNING
+    learner.close()
+
+
+def test_another_error_ends_the_run_also_while_sizes_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, throughput())
+    learner = run.learner()
+    update = Engine.update
+
+    def broken(self: Engine, batch: Any, rate: float) -> Any:
+        if len(batch.reward) == 512:
+            raise RuntimeError("shapes differ")
+        return update(self, batch, rate)
+
+    monkeypatch.setattr(Engine, "update", broken)
+    learner.start()
+    run.sample(50)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        go(run, learner, 60)
     learner.close()
 
 

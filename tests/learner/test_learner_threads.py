@@ -5,17 +5,17 @@ from itertools import cycle, pairwise
 
 import pytest
 
-from rlz.workers.execution.threads import MEMORY, ThreadTuner, candidates, learner_environment
+from rlz.workers.execution.threads import MEMORY, ThreadTuner, candidates, learner_environment, tuner
 
 
 class Machine:
     """Feeds a tuner with updates whose time depends on the number of threads."""
 
-    def __init__(self, numbers: list[int], preferred: int | None = None) -> None:
+    def __init__(self, numbers: list[int], preferred: int | None = None, guess: int = 1) -> None:
         self.now = 0.0
         self.lines: list[str] = []
         self.used: list[int] = []
-        self.tuner = ThreadTuner(numbers, preferred=preferred, clock=lambda: self.now)
+        self.tuner = ThreadTuner(numbers, preferred=preferred, guess=guess, clock=lambda: self.now)
 
     def run(self, seconds: float, time_of: Callable[[int], float]) -> None:
         end = self.now + seconds
@@ -49,7 +49,8 @@ def test_stays_at_one_beside_busy_processes_at_little_cost() -> None:
     machine = Machine([1, 2, 4])
     machine.run(300, contended)
     assert machine.tuner.threads == 1
-    assert machine.lines == []
+    assert len(machine.lines) == 1, "it is said once"
+    assert machine.lines[0].startswith("threads: 1, more are not faster by enough")
     lost = sum(0.3 for used in machine.used if used > 1)
     assert lost < 0.05 * 300
     assert 2 in machine.used[1000:], "it looks again later"
@@ -112,18 +113,45 @@ def test_an_explicit_number_is_used_unless_the_machine_is_contended() -> None:
     assert automatic.tuner.threads == 1
 
 
+def test_what_a_plan_found_good_is_kept_where_nothing_else_is_worth_a_change() -> None:
+    for slower, kept in ((1.05, 2), (1.1, 1), (1.45, 1)):  # two threads beside one: by so much
+        by_threads = {1: 0.01, 2: 0.01 * slower, 4: 0.02}
+        machine = Machine([1, 2, 4], guess=2)
+        machine.run(60, by_threads.__getitem__)
+        assert machine.tuner.threads == kept
+    machine = Machine([1, 2, 4], guess=1)
+    machine.run(5, idle)
+    assert machine.tuner.threads == 4, "a plan for one thread is looked at again as well"
+
+
 def test_measures_again_after_the_executor_changed() -> None:
     machine = Machine([1, 2])
     machine.run(5, contended)
     machine.tuner.restart()
     machine.run(3, idle)
     assert machine.tuner.threads == 2
+    said = len(machine.lines)
+    machine.tuner.restart()
+    machine.run(3, idle)
+    assert len(machine.lines) == said, "nothing has changed"
 
 
 def test_one_core_needs_no_measurement() -> None:
     machine = Machine([1])
     machine.run(5, idle)
     assert set(machine.used) == {1}
+
+
+@pytest.mark.parametrize(
+    ("threads", "available", "most", "settles"),
+    [("auto", 4, 4, 1), ("auto_2", 4, 4, 2), ("auto_8", 2, 2, 2), ("auto_2", 1, 1, 1), (3, 4, 3, 3)],
+)
+def test_the_option(threads: int | str, available: int, most: int, settles: int) -> None:
+    found = tuner(threads, available)
+    assert found.most == most
+    for _ in range(400):
+        found.record(0.01)
+    assert found.threads == settles, "equal times: what was asked for, then what was found good, else one"
 
 
 def test_candidates() -> None:

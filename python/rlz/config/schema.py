@@ -317,9 +317,9 @@ class RunConfig(BaseModel):
     threads: Annotated[int | str, BeforeValidator(values.threads)] = option(
         "auto",
         panel=Panel.PLACEMENT,
-        help="CPU threads of the learner; auto measures them beside the running samplers.",
+        help="CPU threads of the learner; auto measures them beside the running samplers (auto_2 prefers 2).",
         metavar="INT|auto",
-        expects="an integer from 1 to 1024, or auto",
+        expects="an integer from 1 to 1024, auto, or auto_ before the number to prefer",
     )
     spin_count: Integer = option(
         1000,

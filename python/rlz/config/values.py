@@ -83,13 +83,14 @@ def target_entropy(value: Any) -> float | str:
 
 
 def threads(value: Any) -> int | str:
-    """Accept auto or a count."""
+    """Accept a count, auto, or auto_2, which keeps 2 where nothing else is worth a change."""
     if value == "auto":
         return "auto"
-    number = int(integral(value))
+    guess = isinstance(value, str) and value.startswith("auto_")
+    number = int(integral(value[5:] if guess else value))
     if not 1 <= number <= 1024:
         raise ValueError("out of range")
-    return number
+    return f"auto_{number}" if guess else number
 
 
 def device(value: Any) -> str:

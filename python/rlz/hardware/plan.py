@@ -30,7 +30,7 @@ from rlz.hardware.model import (
     setting_of,
     update_rate,
 )
-from rlz.hardware.profile_model import Figures, Profile
+from rlz.hardware.profile_model import Figures, Joint, Profile
 from rlz.runtime.memory import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
 from rlz.workers.execution.adaptation import KNEE, batch_sizes, knee
 
@@ -104,7 +104,7 @@ class Plan(Figures):
         origin = {
             "profile": "plan from the profile of this machine",
             "file": "plan from a file",
-            "defaults": "no profile for this run yet (`rlz profile` makes one): defaults, the rest is measured live",
+            "defaults": f"{self.facts.get('profile', 'no profile')}: these are defaults, threads are measured live",
             "off": "no plan (--plan off)",
             "serial": "serial mode has its fixed plan",
         }[self.basis]
@@ -150,6 +150,7 @@ class Plan(Figures):
             raise ConfigError(
                 f"--plan {path}: a plan cannot choose {unknown[0]}, only {', '.join(CHOICES)}. Give it as an option"
             )
+        _check_choices(path, found)
         size = found.choices.get("batch_size")
         if size is not None and not (isinstance(size, str) and size.startswith("auto_")):
             raise ConfigError(
@@ -157,6 +158,22 @@ class Plan(Figures):
                 "such as auto_1024. Give --batch-size"
             )
         return found
+
+
+def _check_choices(path: Path, found: Plan) -> None:
+    from rlz.config import RunConfig  # it is large, and most who plan have it
+
+    values = {"algo": "sac", "env": "any", "num_envs": found.choices.get("samplers", 1), **found.choices}
+    values.pop("batch_size", None)  # what it may be is said by `Plan.read`
+    try:
+        RunConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "the whole"
+        given = f" {found.choices[name]!r}" if name in found.choices else ""
+        raise ConfigError(
+            f"--plan {path}: {name}{given} cannot be used: {first['msg'].removeprefix('Value error, ')}"
+        ) from error
 
 
 def plan(
@@ -194,10 +211,23 @@ def options_given(config: "RunConfig", given: Collection[str]) -> tuple[str, ...
     return tuple(name for name in CHOICES if name in given and (name != "batch_size" or config.batch_size != "auto"))
 
 
+def _defaults(config: "RunConfig", given: tuple[str, ...], profile: str) -> Plan:
+    """The values that the options have, on which everything works. `profile`: why it is not used."""
+    ours = [name for name in CHOICES if name not in given and name != "batch_size"]
+    return Plan(
+        basis="defaults",
+        choices={name: getattr(config, name) for name in ours},
+        reasons={name: "the default" if name != "threads" else "measured live, on updates" for name in ours},
+        given=given,
+        facts={"profile": profile},
+    )
+
+
 def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | None, cores: int) -> Plan:
-    """The defaults, on which everything works; in throughput mode samplers on half of the cores, which it may pause."""
+    """The defaults; in throughput mode samplers on half of the cores, which it may pause."""
+    plan = _defaults(config, given, "no profile for this run yet (`rlz profile` makes one)")
     if not config.adapts():
-        return Plan(basis="defaults", given=given)
+        return plan
     samplers = config.samplers
     if "samplers" not in given:
         samplers = max(1, min(cores // 2, MOST_ENVS, (memory or 1 << 62) // (4 * STEPPER_BYTES)))
@@ -211,7 +241,9 @@ def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | 
         "num_envs": f"{ENVS_WITHOUT_PROFILE} in each sampler at most; the run lets fewer of them step where that pays",
     }
     ours = {name: value for name, value in choices.items() if name not in given}
-    return Plan(basis="defaults", choices=ours, reasons={name: reasons[name] for name in ours}, given=given)
+    return plan.model_copy(
+        update={"choices": plan.choices | ours, "reasons": plan.reasons | {name: reasons[name] for name in ours}}
+    )
 
 
 def open_settings(config: "RunConfig", profile: Profile, most: int = 4) -> list[Setting]:
@@ -242,10 +274,11 @@ class _Planner:
         if self.frames and config.batch_size == "auto":
             self.learning = replace(self.learning, batch_size=knee(self.frames))
         hardware = profile.hardware
+        # By place, the number of threads that the learner settled on in the fastest measurement there.
+        measured = [one for one in profile.joint if self._alike(one)]
         self._together = {
-            (one.samplers, one.envs_per_sampler, one.device, one.replay_ratio)
-            for one in profile.joint
-            if one.batch_size == self.learning.batch_size
+            (one.samplers, one.envs_per_sampler, one.device): one.threads
+            for one in sorted(measured, key=lambda one: one.env_steps_per_s)
         }
         limits = [limit for limit in (hardware.memory_available, hardware.memory_limit) if limit]
         self.memory = memory if memory is not None else min(limits, default=1 << 62)
@@ -254,7 +287,7 @@ class _Planner:
         """The plan."""
         ranked = self.ranked()
         if not ranked:
-            return Plan(basis="defaults", given=tuple(sorted(self.given)), facts={"profile": "has too few figures"})
+            return _defaults(self.config, tuple(name for name in CHOICES if name in self.given), self._missing())
         setting, rates = self._best(ranked)
         choices = self._choices(setting, rates)
         ours = {name: value for name, (value, _) in choices.items() if name not in self.given}
@@ -268,7 +301,9 @@ class _Planner:
             reasons={name: choices[name][1] for name in ours},
             given=tuple(name for name in CHOICES if name in self.given),
             facts=self._facts(setting),
-            prediction=Prediction(
+            prediction=None
+            if self._unseen_card()
+            else Prediction(
                 env_steps_per_s=round(rates.env_steps, 2),
                 updates_per_s=round(rates.updates, 2),
                 frames_per_s=round(rates.updates * size, 1),
@@ -277,6 +312,13 @@ class _Planner:
                 executor=found[1] if found is not None else "",
             ),
         )
+
+    def _missing(self) -> str:
+        """Why nothing can be planned."""
+        if self.profile.sampling is None or not self.profile.updates:
+            return "the profile has too few figures: `rlz profile --budget 120s` gives it more time"
+        device = self._devices()[0]
+        return f"the profile has no updates in {self.learning.precision_on(device)} on {device}"
 
     def ranked(self) -> list[tuple[Setting, Rates]]:
         """Every setting that may be chosen and has figures, the best first; equal ones: the simplest first."""
@@ -300,6 +342,13 @@ class _Planner:
         most = self._score(ranked[0])
         return min((pair for pair in ranked if self._score(pair) >= SAME * most), key=lambda pair: _effort(pair[0]))
 
+    def _alike(self, one: Joint) -> bool:
+        """Whether a joint measurement was of the learning that is planned for."""
+        same = (one.batch_size, one.replay_ratio) == (self.learning.batch_size, self.learning.replay_ratio)
+        updates = update_rate(self.profile, self.learning, one.device, one.threads)
+        executor = one.executor if updates is None else updates[1]
+        return same and (one.precision, one.executor) == (self.learning.precision_on(one.device), executor)
+
     def _score(self, pair: tuple[Setting, Rates]) -> float:
         return score(self.learning, pair[1])
 
@@ -307,9 +356,10 @@ class _Planner:
 
     def _settings(self) -> Iterable[Setting]:
         profile, config = self.profile, self.config
-        joint = {setting_of(one) for one in profile.joint}
-        spins = {DEFAULT_SPIN} | {one.spin_count for one in joint}
-        pins = {False} | {one.pinned for one in joint}
+        together = list(filter(self._alike, profile.joint))
+        joint = {setting_of(one) for one in together}
+        spins = {DEFAULT_SPIN} | {one.spin_count for one in together}
+        pins = {False} | {one.pinned for one in together}
         spins = {config.spin_count} if "spin_count" in self.given else spins
         pins = {config.pin} if "pin" in self.given else pins
         for device in self._devices():
@@ -323,10 +373,18 @@ class _Planner:
         """Whether a setting that was not measured together can be judged by the model."""
         cores, config = self.profile.hardware.cores, self.config
         place = setting.samplers, setting.envs_per_sampler, setting.device
-        if "threads" not in self.given and (*place, self.learning.replay_ratio) in self._together:
-            return False  # the learner has tried the other numbers of threads there
-        if self.learning.replay_ratio is None and setting.threads > max(1, cores - setting.samplers):
-            return "threads" in self.given  # threads that wait for each other, beside samplers that never wait
+        if "threads" not in self.given and self._together:
+            if place in self._together:
+                return False  # the learner has tried the other numbers of threads there
+            near = min(self._together, key=lambda other: _apart(place, other))
+            if setting.threads != self._together[near]:
+                return False  # what it found good is the best guess elsewhere: alone, more threads always look better
+        if self.learning.replay_ratio is None:
+            # Samplers that never wait leave no core to a learner, nor one to threads that wait for each other.
+            if "samplers" not in self.given and setting.samplers > max(1, cores - 1):
+                return False
+            if "threads" not in self.given and setting.threads > max(1, cores - setting.samplers):
+                return False
         # How waits and pinning turn out is known from measurements only.
         return setting.spin_count in (DEFAULT_SPIN, config.spin_count) and setting.pinned == config.pin
 
@@ -375,7 +433,7 @@ class _Planner:
         found: dict[str, tuple[int | bool | str, str]] = {
             "samplers": (setting.samplers, self._why_samplers(setting)),
             "num_envs": (setting.samplers * setting.envs_per_sampler, self._why_envs(setting)),
-            "threads": self._live_threads(setting) or (setting.threads, self._why_threads(setting)),
+            "threads": self._live_threads(setting) or (f"auto_{setting.threads}", self._why_threads(setting)),
             "spin_count": (setting.spin_count, self._why_spin(setting)),
             "pin": (setting.pinned, self._why_pin(setting)),
             "publish_every": self._publish(rates),
@@ -383,7 +441,7 @@ class _Planner:
         if self.config.batch_size == "auto":
             found["batch_size"] = f"auto_{self.learning.batch_size}", self._why_batch_size()
         if self.config.devices is None:
-            found["device"] = (setting.device, self._why_device(setting))
+            found["device"] = self._device(setting)
         return {name: found[name] for name in CHOICES if name in found}
 
     def _why_samplers(self, setting: Setting) -> str:
@@ -441,6 +499,17 @@ class _Planner:
             return None
         return "auto", "measured live: the profile has eager updates only, and the run will compile them"
 
+    def _device(self, setting: Setting) -> tuple[str, str]:
+        if self._unseen_card():
+            return "auto", "measured live: the profile has no updates on the card"
+        return setting.device, self._why_device(setting)
+
+    def _unseen_card(self) -> bool:
+        """There is a card, the run may use it, and nothing is known of it."""
+        free = "device" not in self.given or self.config.device == "auto"
+        cards = bool(self.profile.hardware.gpus) and self.config.devices is None
+        return free and cards and all(rate.device == "cpu" for rate in self.profile.updates)
+
     def _why_threads(self, setting: Setting) -> str:
         if setting.device != "cpu":
             return "the updates run on the card; one thread feeds it"
@@ -450,9 +519,11 @@ class _Planner:
             if (found := update_rate(self.profile, self.learning, "cpu", count)) is not None
         }
         text = ", ".join(f"{count}: {rate:,.0f}" for count, rate in sorted(rates.items()))
-        if setting.threads == 1 and len(rates) > 1:
-            return f"updates/s alone by threads are {text}; beside the samplers one is at least as good"
-        return f"updates/s alone by threads are {text}"
+        text = f"updates/s alone by threads are {text}"
+        if setting.threads < max(rates, key=lambda count: rates[count], default=1):
+            text += f"; beside the samplers {setting.threads} "
+            text += "was at least as good" if self._together else "should be at least as good"
+        return f"{text}. The run goes on measuring"
 
     def _why_spin(self, setting: Setting) -> str:
         if setting.threads == 1 or setting.device != "cpu":
@@ -462,14 +533,14 @@ class _Planner:
 
     def _why_pin(self, setting: Setting) -> str:
         others = self._others(setting, "pinned")
-        return f"measured together: {others}" if others else "not measured to help"
+        return f"measured together: {others}" if others else "the default; pinning was not measured here"
 
     def _others(self, setting: Setting, name: str) -> str:
         """Rates of joint measurements that differ in nothing but one thing, in words; "" with fewer than two."""
         rates: dict[Any, float] = {}
-        for one in self.profile.joint:
-            same = one.samplers, one.envs_per_sampler, one.device, one.replay_ratio
-            if same != (setting.samplers, setting.envs_per_sampler, setting.device, self.learning.replay_ratio):
+        for one in filter(self._alike, self.profile.joint):
+            same = one.samplers, one.envs_per_sampler, one.device
+            if same != (setting.samplers, setting.envs_per_sampler, setting.device):
                 continue
             if name != "pinned" and one.pinned != setting.pinned:
                 continue
@@ -546,6 +617,11 @@ class _Planner:
         if self.profile.joint:
             return f"from samplers and learner alone, corrected by the nearest measurement of both together ({date})"
         return f"from samplers and learner alone; both together were not measured ({date}), so it may be too high"
+
+
+def _apart(one: tuple[int, int, str], other: tuple[int, int, str]) -> float:
+    """Distance of two places (samplers, environments in each, device)."""
+    return abs(math.log2(one[0] / other[0])) + 0.5 * abs(math.log2(one[1] / other[1])) + 8.0 * (one[2] != other[2])
 
 
 def _effort(setting: Setting) -> tuple[float, ...]:

@@ -229,7 +229,7 @@ class Learner:
             metrics, td_errors = self._engine.update(batch, rate)
         except NonFiniteError as error:
             raise self._dump(error, batch) from None
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
             self._refuse(error)
             return
         if td_errors is not None:
@@ -246,7 +246,7 @@ class Learner:
             metrics = self._engine.launch(count, rate)
         except NonFiniteError as error:
             raise self._dump(error, None) from None
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
             self._refuse(error)
             return
         self._account(metrics)
@@ -342,16 +342,19 @@ class Learner:
             engine = self._engines[batch_size]
             assert isinstance(engine, Engine)
             return engine.prepare(lambda: self._batches.draw(batch_size))
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
             self._refuse(error)
             return False
 
-    def _refuse(self, error: torch.OutOfMemoryError) -> None:
-        """Give up the batch size that is being tried; when none is, the run has too little memory."""
+    def _refuse(self, error: RuntimeError | MemoryError) -> None:
+        """Give up the batch size that is being tried, whose memory is not there. Any other error ends the run."""
         adaptation = self._adaptation
-        if adaptation is None or not adaptation.trying:
+        if adaptation is None or not adaptation.trying or not _out_of_memory(error):
             raise error
+        tried = {adaptation.wanted, adaptation.operation.batch_size} - {adaptation.chosen.batch_size}
         self._follow(adaptation, adaptation.refuse(in_one_line(error)))
+        for size in tried & self._engines.keys():
+            self._engines.pop(size).close()
 
     def _use_batch_size(self, batch_size: int) -> None:
         self._flush(time.monotonic())
@@ -588,6 +591,11 @@ def find_device(name: str) -> torch.device:
         found = "no CUDA device" if count == 0 else f"cuda:0 to cuda:{count - 1}"
         raise DeviceError(f"--device {name}: torch finds {found} here; use --device auto or cpu")
     return torch.device("cuda", index)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; torch has an exception for that on cards only."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _slice(timeout: float | None) -> float:

@@ -25,7 +25,7 @@ from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
 from rlz.workers.execution.graphs import GraphedLaunches, cuda_graph
 from rlz.workers.execution.launches import FedRows, Inputs, Launches, Rows
-from rlz.workers.execution.threads import ThreadTuner, candidates, cores
+from rlz.workers.execution.threads import ThreadTuner, cores, tuner
 
 POLL_S = 0.5
 """Seconds between looks at the helper that compiles."""
@@ -38,7 +38,7 @@ class EnginePlan:
     Attributes
     ----------
     compile : use the compiled executor when it can be had.
-    threads : CPU threads, "auto" to measure.
+    threads : CPU threads, "auto" to measure, "auto_N" to prefer N.
     fixed : one thread, and the executor chosen before the first update.
     launch : most updates of one launch.
     urgent : compile at this process's own priority, because nobody leaves a core to a lower one.
@@ -95,10 +95,7 @@ class Engine:
         self._learning_rate = torch.zeros((), dtype=torch.float64, device=device)
         self._failed = torch.zeros((), dtype=torch.int64, device=device)
         fixed = plan.fixed or device.type != "cpu"
-        self._tuner = ThreadTuner(
-            [1] if fixed else candidates(plan.threads, cores()),
-            preferred=None if isinstance(plan.threads, str) else plan.threads,
-        )
+        self._tuner = ThreadTuner([1]) if fixed else tuner(plan.threads, cores())
         torch.set_num_threads(1)
         self._cycle = algorithm.cycle if cycle is None else tuple(cycle)
         self._done = int(state.updates)

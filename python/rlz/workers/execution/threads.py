@@ -56,6 +56,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def tuner(threads: int | str, available: int) -> ThreadTuner:
+    """For the option `--threads`: a number to keep, "auto", or "auto_N", where N was found good before."""
+    if isinstance(threads, int):
+        return ThreadTuner(candidates(threads, available), preferred=threads)
+    guess = 1 if threads == "auto" else int(threads.removeprefix("auto_"))
+    return ThreadTuner(candidates("auto", available), guess=min(guess, available))
+
+
 def candidates(threads: int | str, available: int) -> list[int]:
     """Numbers of threads to choose from, 1 first: powers of two and all cores for "auto", 1 and N for N."""
     if isinstance(threads, str):
@@ -73,6 +81,8 @@ class ThreadTuner:
         To choose from, ascending, 1 first.
     preferred
         A number to use unless it is `CONTENDED` times slower than one thread; None takes the fastest.
+    guess
+        The number that others must beat by enough.
     clock
         Seconds; for tests.
     """
@@ -82,13 +92,16 @@ class ThreadTuner:
         numbers: Iterable[int],
         *,
         preferred: int | None = None,
+        guess: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._numbers = list(numbers)
         self._preferred = preferred
+        self._guess = guess
         self._clock = clock
         self.threads = 1
         self._chosen = 1
+        self._said: int | None = None
         self._pause = PAUSE_S
         self._reference = self._limit = float("inf")
         self._begin()
@@ -109,7 +122,7 @@ class ThreadTuner:
         self._begin()
 
     def record(self, seconds: float) -> str | None:
-        """Tell the time of one update made with `threads`; returns a line to log when the choice changed.
+        """Tell the time of one update made with `threads`; returns a line to log: the first choice, and each change.
 
         Read `threads` again before the next update.
         """
@@ -156,6 +169,7 @@ class ThreadTuner:
             if times.get(self._preferred, float("inf")) <= CONTENDED * times[1]:
                 choice = self._preferred
         else:
+            choice = self._guess if self._guess in times else 1
             for number, seconds in sorted(times.items()):
                 if seconds < WORTHWHILE * times[choice]:
                     choice = number
@@ -166,11 +180,12 @@ class ThreadTuner:
         self._limit = times[1] * (SLOWER if self._preferred is None else CONTENDED)
         self._again = self._clock() + self._pause
         self._use(choice)
-        if same:
+        if choice == self._said:
             return None
+        self._said = choice
         measured = ", ".join(f"{number}: {1 / seconds:.0f}/s" for number, seconds in sorted(times.items()))
         if choice == 1:
-            return f"threads: 1, more are not faster beside the other processes (updates with {measured})"
+            return f"threads: 1, more are not faster by enough beside the other processes (updates with {measured})"
         return f"threads: {choice} (updates with {measured})"
 
     def _watch(self) -> str | None:
@@ -182,7 +197,7 @@ class ThreadTuner:
                     f"threads: {self.threads} became slow ({1 / self._reference:.0f} to {1 / now:.0f} updates/s; the "
                     f"cores are busy), using 1; next measurement in {self._pause:.0f} s"
                 )
-                self._chosen = 1
+                self._chosen = self._said = 1
                 self._again = self._clock() + self._pause
                 self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
                 self._use(1)
