@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the grid."""
+    """One point of the grid. One thread never waits: its spin count is 0 here."""
 
     samplers: int
     envs: int
@@ -64,11 +64,13 @@ class Point:
         """For `rlz train`."""
         count = self.samplers * self.envs
         options = ["--plan", "off", "--samplers", str(self.samplers), "--num-envs", str(count)]
-        return [*options, "--threads", str(self.threads), "--spin-count", str(self.spin)]
+        options += ["--threads", str(self.threads)]
+        return [*options, "--spin-count", str(self.spin)] if self.threads > 1 else options
 
     def name(self) -> str:
         """For people."""
-        return f"{self.samplers} x {self.envs}, {self.threads} threads, spin {self.spin}"
+        text = f"{self.samplers} x {self.envs}, {self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{text}, spin {self.spin}" if self.threads > 1 else text
 
 
 PROMISING = 0.85
@@ -78,9 +80,10 @@ PROMISING = 0.85
 def grid(cores: int, envs: Sequence[int], spins: Sequence[int], quick: bool) -> list[Point]:
     """All points; a spin count matters with more than one thread only."""
     if quick:
-        return [Point(1, count, 1, 1000) for count in (1, 4)]
+        return [Point(1, count, 1, 0) for count in (1, 4)]
     points = product(sorted({1, max(2, cores)}), envs, sorted({1, cores}), spins)  # two samplers may share one core too
-    return [Point(*values) for values in points if values[2] > 1 or values[3] == spins[0]]
+    return [Point(*values[:3], values[3] if values[2] > 1 else 0) for values in points
+            if values[2] > 1 or values[3] == spins[0]]  # fmt: skip
 
 
 def profile(case: Case, budget: float, quick: bool = False) -> dict[str, Any]:
@@ -134,7 +137,7 @@ def measure(case: Case, arguments: argparse.Namespace, cores: int) -> dict[str, 
                 values[name].append(run(case, options, arguments.seconds, arguments.quick))
             except RlzError as error:
                 errors.append(f"{name}: {error}")
-    scores = {name: median(score(case, one) for one in rates) for name, rates in values.items() if rates}
+    scores = pooled(case, values, twins(plan, cores))
     best = max((name for name in scores if name in points), key=lambda name: scores[name])
     real = {key: median(one[key] for one in values[AUTO]) for key in ("env_steps_per_s", "frames_per_s")}
     predicted = plan["prediction"] or {}
@@ -149,6 +152,25 @@ def measure(case: Case, arguments: argparse.Namespace, cores: int) -> dict[str, 
         "plan_over_defaults": scores[AUTO] / scores[DEFAULTS] if DEFAULTS in scores else None,
         "errors": errors,
     }
+
+
+def twins(plan: dict[str, Any], cores: int) -> list[str]:
+    """Contenders that are the very same run, whose values are one sample.
+
+    On one core there is one thread and no wait, whatever is asked for; so the plan may be the defaults, and a point.
+    """
+    choices = plan["choices"]
+    here = Point(choices["samplers"], choices["num_envs"] // choices["samplers"], 1, 0)
+    if cores > 1:
+        return []
+    return [AUTO, here.name(), *([DEFAULTS] if (here.samplers, here.envs) == (1, 1) else [])]
+
+
+def pooled(case: Case, values: dict[str, list[dict[str, float]]], same: list[str]) -> dict[str, float]:
+    """Median score of each contender; those that are `same` have one."""
+    everything = {name: [score(case, one) for one in rates] for name, rates in values.items() if rates}
+    together = [one for name in same for one in everything.get(name, [])]
+    return {name: median(together if name in same else rates) for name, rates in everything.items()}
 
 
 def repeated(env: str, budget: float, times: int) -> dict[str, Any]:
@@ -213,11 +235,10 @@ def markdown(result: dict[str, Any]) -> str:
     lines += ["|---|---|---|---|---|"]
     for case in result["cases"]:
         chosen = case["plan"]["choices"]
-        plan = Point(
-            chosen["samplers"], chosen["num_envs"] // chosen["samplers"], chosen["threads"], chosen["spin_count"]
-        )
+        plan = f"{chosen['samplers']} x {chosen['num_envs'] // chosen['samplers']}, threads {chosen['threads']}"
+        plan += f", spin {chosen['spin_count']}"
         over_defaults = "-" if case["plan_over_defaults"] is None else f"{case['plan_over_defaults']:.2f}"
-        cells = [title(case), plan.name(), case["best_of_grid"], f"{case['plan_over_best']:.2f}", over_defaults]
+        cells = [title(case), plan, case["best_of_grid"], f"{case['plan_over_best']:.2f}", over_defaults]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *summary(result).splitlines()[3 * len(result["cases"]) :]])
 
