@@ -243,6 +243,15 @@ def test_actors_are_published_less_often_where_it_costs_too_much() -> None:
     assert made("this one")[1].choices["publish_every"] == 1
 
 
+def test_the_plan_says_how_updates_run_and_where() -> None:
+    facts = made("this one")[1].facts
+    assert facts["executor"].endswith("138 updates/s alone, eager 83")  # on both cores
+    assert facts["cores"] == "the kernel places 1 sampler and 2 threads of the learner on 2 usable cores"
+    pinned = plan(config(pin=True), ("pin",), profile(hardware(2)))
+    assert pinned.facts["cores"] == "1 sampler and 2 threads of the learner have cores of their own"
+    assert made("one core", compile=False)[1].facts["executor"] == "eager: --no-compile"
+
+
 def test_the_plan_says_where_batches_are_drawn() -> None:
     assert "where it fits" in made("64 cores and 2 cards")[1].facts["replay_device"]
     assert "given" in made("8 cards", replay_device="host")[1].facts["replay_device"]

@@ -582,7 +582,8 @@ class _Planner:
             "sampler_policy": "on the CPU, in each sampler: its call is shorter than any way to a card",
             "evaluator": "on the CPU, a process of its own at evaluations",
             "prefetch": "none: the learner draws as it goes" if setting.device == "cpu" else "2 batches ahead, pinned",
-            "executor": "compiled, from the cache or beside the training" if self.config.compile else "--no-compile",
+            "executor": self._executor(setting),
+            "cores": self._cores(setting),
         }
         if setting.device.startswith("cuda"):
             facts["replay_device"] = {
@@ -609,6 +610,30 @@ class _Planner:
                 f"there is room for {most} sampler{'s' * (most > 1)} of about {STEPPER_BYTES // 2**20} MiB"
             )
         return facts
+
+    def _executor(self, setting: Setting) -> str:
+        if not self.config.compile:
+            return "eager: --no-compile"
+        mine = [
+            rate for rate in self.profile.updates if (rate.device, rate.threads) == (setting.device, setting.threads)
+        ]
+        precision = self.learning.precision_on(setting.device)
+        rates = {
+            rate.executor: rate.updates_per_s
+            for rate in mine
+            if (rate.batch_size, rate.precision) == (self.learning.batch_size, precision)
+        }
+        text = "compiled, from the cache or beside the training"
+        return (
+            f"{text}: {rates['compiled']:,.0f} updates/s alone, eager {rates['eager']:,.0f}" if len(rates) > 1 else text
+        )
+
+    def _cores(self, setting: Setting) -> str:
+        threads = f"{setting.threads} thread{'s' * (setting.threads > 1)} of the learner"
+        workers = f"{setting.samplers} sampler{'s' * (setting.samplers > 1)} and {threads}"
+        if setting.pinned:
+            return f"{workers} have cores of their own"
+        return f"the kernel places {workers} on {self.profile.hardware.cores} usable cores"
 
     def _evidence(self, setting: Setting, rates: Rates) -> str:
         date = self.profile.date[:10]
