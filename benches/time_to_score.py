@@ -72,43 +72,6 @@ LAST = 20
 QUICK_RATES = {HELD: 300.0, FREE: 3000.0, SB3: 150.0}
 """Instead of measured ones, for --quick."""
 
-DRIVER = """
-import json, sys, time
-folder, seeds = sys.argv[1], json.loads(sys.argv[2])
-del sys.argv[1:3]
-sys.path.insert(0, folder)
-import gymnasium as gym
-import sb3_curve
-
-def say(**line):
-    print(json.dumps({"time": time.time(), **line}), flush=True)
-
-class SameStarts(gym.Wrapper):
-    def reset(self, *, seed, options=None):
-        return self.env.reset(seed=seeds[seed - 1_000_000], options=options)
-
-class Evaluate(sb3_curve.Evaluate):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.env = SameStarts(self.env)
-
-    def _on_step(self):
-        if self.num_timesteps == 1:
-            say(first_step=True)
-        before = self.paused
-        super()._on_step()
-        if self.paused > before:
-            with open(self.path) as file:
-                mean = float(file.read().split()[-1].split(",")[1])
-            updates = self.model._n_updates
-            say(env_steps=self.num_timesteps, updates=updates, mean=mean, before=before, took=self.paused - before)
-        return True
-
-sb3_curve.Evaluate = Evaluate
-sb3_curve.main()
-"""
-"""Runs sb3_curve.py with rlz's reset seeds, and prints a line of JSON at the first step and after each evaluation."""
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -243,8 +206,9 @@ def run_rlz(task: Task, contender: str, seed: int, every: int, folder: Path, env
 def run_sb3(task: Task, seed: int, every: int, folder: Path) -> Any:
     """One run of Stable-Baselines3."""
     config, output = task.config, folder / OUTPUT
-    curves = Path(__file__).parent / "learning"
-    command: list[str | Path] = [peer_python("sb3"), "-c", DRIVER, curves, json.dumps(evaluation_seeds(task.episodes))]
+    script = Path(__file__).parent / "learning" / "sb3_curve.py"
+    seeds = [str(seed) for seed in evaluation_seeds(task.episodes)]
+    command: list[str | Path] = [peer_python("sb3"), script, "--say", "--reset-seeds", *seeds]
     options = {
         "env": task.env,
         "steps": ENDLESS,
@@ -255,7 +219,6 @@ def run_sb3(task: Task, seed: int, every: int, folder: Path) -> Any:
         "buffer-size": config.buffer_size,
         "gamma": config.gamma,
         "every": every,
-        "episodes": task.episodes,
         "threads": task.threads,
         "output": folder / "curve.csv",
     }
