@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlz.config import RunConfig, resolve
-from rlz.hardware.detect import Gpu, GpuLink, Hardware, NumaNode
+from rlz.hardware.detect import Hardware, NumaNode
+from rlz.hardware.gpus import Gpu, GpuLink
 from rlz.hardware.probe import thread_counts
 from rlz.hardware.profile_model import Joint, Profile, Workload
 

@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import platform
-import shutil
-import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from rlz.hardware.gpus import Gpu, GpuLink, gpus
 
 _SIMD = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "asimdhp", "sve", "bf16")
 """CPU flags that decide how fast networks run, x86-64 and aarch64."""
@@ -46,25 +46,6 @@ class NumaNode:
 
 
 @dataclass(frozen=True)
-class GpuLink:
-    """How two GPUs, by index, reach each other, in nvidia-smi's words: NV18 (NVLink), PIX, PHB, SYS, ..."""
-
-    first: int
-    second: int
-    kind: str
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU as nvidia-smi tells it; memory in bytes."""
-
-    name: str
-    memory: int
-    compute_capability: str
-    driver: str
-
-
-@dataclass(frozen=True)
 class Hardware:
     """The machine as this process may use it. Memory in bytes; None: not limited or not known.
 
@@ -81,7 +62,7 @@ class Hardware:
     memory, memory_available : of the machine.
     memory_limit : of the cgroup.
     shm : size of /dev/shm (rlz uses memfds, which it does not limit; other programs do).
-    gpu_links : between each two GPUs.
+    gpus : that this process may use (CUDA_VISIBLE_DEVICES), cuda:0 first; gpu_links : between each two of them.
     container : what kind of container this seems to be, "" for none.
     virtual : a virtual machine.
     governor : of the CPU's clock, "" where it is not known; turbo: the clock may exceed its base, None: not known.
@@ -163,7 +144,7 @@ def detect(roots: Roots | None = None) -> Hardware:
     allowed = len(os.sched_getaffinity(0))
     quota = _cpu_quota(roots)
     memory = _meminfo(roots.proc)
-    gpus = _gpus()
+    cards, links = gpus()
     return Hardware(
         cpu=cpu,
         architecture=platform.machine(),
@@ -176,14 +157,14 @@ def detect(roots: Roots | None = None) -> Hardware:
         memory_available=memory.get("MemAvailable", 0),
         memory_limit=_memory_limit(roots, memory.get("MemTotal", 0)),
         shm=_file_system_size(roots.shm),
-        gpus=gpus,
+        gpus=cards,
         kernel=platform.release(),
         container=_container(roots.proc),
         python=platform.python_version(),
         versions={package: found for package in _PACKAGES if (found := _version(package))},
         cores_physical=_physical_cores(roots.sys, os.sched_getaffinity(0)),
         numa=_numa(roots.sys),
-        gpu_links=_gpu_links() if len(gpus) > 1 else (),
+        gpu_links=links,
         virtual="hypervisor" in flags,
         governor=" ".join(_words(roots.sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         turbo=_turbo(roots.sys),
@@ -324,51 +305,6 @@ def _container(proc: Path) -> str:
         return "podman"
     text = "\n".join(_lines(proc / "1" / "cgroup"))
     return next((name for name in ("kubepods", "docker", "lxc") if name in text), "")
-
-
-def _nvidia_smi(*arguments: str) -> str:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def _gpus() -> tuple[Gpu, ...]:
-    query = "--query-gpu=name,memory.total,compute_cap,driver_version"
-    return parse_gpus(_nvidia_smi(query, "--format=csv,noheader,nounits"))
-
-
-def _gpu_links() -> tuple[GpuLink, ...]:
-    return parse_gpu_links(_nvidia_smi("topo", "-m"))
-
-
-def parse_gpu_links(text: str) -> tuple[GpuLink, ...]:
-    """Read the matrix of `nvidia-smi topo -m`; whatever else it prints is left out."""
-    rows = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.replace("\x1b[4m", "").replace("\x1b[0m", "").split("\t")]
-        if cells[0].startswith("GPU") and cells[0][3:].isdigit() and "X" in cells:
-            rows[int(cells[0][3:])] = cells[1:]
-    return tuple(
-        GpuLink(first, second, rows[first][second])
-        for first in sorted(rows)
-        for second in sorted(rows)
-        if first < second < len(rows[first])
-    )
-
-
-def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read nvidia-smi's CSV (name, MiB, compute capability, driver); lines that do not fit are left out."""
-    gpus = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[1].isdigit():
-            gpus.append(Gpu(cells[0], int(cells[1]) * 1024 * 1024, cells[2], cells[3]))
-    return tuple(gpus)
 
 
 def _file_system_size(path: Path) -> int | None:
