@@ -1,7 +1,7 @@
 import json
 import os
 
-from rlz.hardware.detect import Roots, cpu_list, detect, usable_cores
+from rlz.hardware.detect import Roots, cpu_list, detect
 
 
 def machine(tmp_path, *, cgroup, files, cpuinfo="model name\t: Testor 9000\nflags\t\t: fpu avx2 fma\n"):
@@ -62,10 +62,6 @@ def test_cores_of_an_arm_machine(tmp_path):
     cpuinfo = "processor\t: 0\nFeatures\t: fp asimd bf16\n"
     found = detect(machine(tmp_path, cgroup="", files={}, cpuinfo=cpuinfo))
     assert found.simd == ("asimd", "bf16")
-
-
-def test_usable_cores():
-    assert [usable_cores(4, None), usable_cores(4, 2.9), usable_cores(2, 8.0), usable_cores(4, 0.3)] == [4, 2, 2, 1]
 
 
 def test_facts_that_change_results(tmp_path):

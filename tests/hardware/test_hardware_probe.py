@@ -17,6 +17,7 @@ from rlz.hardware import probe, report
 from rlz.hardware.detect import Hardware, detect
 from rlz.hardware.plan import plan
 from rlz.hardware.profile_model import Profile
+from rlz.runtime.memory import Limit
 
 DOCS = Path(__file__).parents[2] / "docs" / "profile.md"
 
@@ -27,10 +28,6 @@ def test_without_an_environment_only_the_machine_is_looked_at() -> None:
     assert (
         Profile.model_validate_json(json.dumps(found.to_json())).hardware.fingerprint() == found.hardware.fingerprint()
     )
-
-
-def test_thread_counts() -> None:
-    assert [probe.thread_counts(cores) for cores in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
 
 
 def test_a_child_answers_and_says_why_it_ended() -> None:
@@ -153,6 +150,18 @@ def test_measurements_are_ordered_by_what_they_decide(machine: type[FakeChild]) 
     assert [job["spin"] for job in machine.jobs[2:]] == ["1000", "1000", "10000", "1000"]
     assert all("no luck" in text for text in found.skipped)
     assert plan(config(), (), found).basis == "profile"
+
+
+@pytest.mark.parametrize(("free", "samplers"), [(1 << 40, 64), (1 << 30, 3), (1, 1), (None, 1)])
+def test_no_more_samplers_are_measured_than_fit_into_half_of_the_memory_that_is_left(
+    machine: type[FakeChild], monkeypatch: pytest.MonkeyPatch, free: int | None, samplers: int
+) -> None:
+    """A container's limit counts, however much memory the machine has."""
+    machine.hardware = hardware(64, memory=1 << 38)
+    left = [] if free is None else [Limit("machine", 1 << 38), Limit("container", free)]
+    monkeypatch.setattr(probe, "limits", lambda: left)
+    probe.profile(config(), 60.0)
+    assert [job["module"] for job in machine.jobs].count("sampling") == samplers
 
 
 def test_one_core_is_not_asked_about_threads_that_wait(machine: type[FakeChild]) -> None:

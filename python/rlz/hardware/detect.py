@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rlz.hardware.gpus import Gpu, GpuLink, gpus
+from rlz.runtime import cgroup
+from rlz.runtime.cores import usable_cores
+from rlz.runtime.kernel_files import lines, words
 
 _SIMD = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "asimdhp", "sve", "bf16")
 """CPU flags that decide how fast networks run, x86-64 and aarch64."""
@@ -142,7 +145,7 @@ def detect(roots: Roots | None = None) -> Hardware:
     roots = roots or Roots()
     cpu, flags = _cpu(roots.proc)
     allowed = len(os.sched_getaffinity(0))
-    quota = _cpu_quota(roots)
+    quota = cgroup.cpu_quota(roots.proc, roots.cgroup)
     memory = _meminfo(roots.proc)
     cards, links = gpus()
     return Hardware(
@@ -166,23 +169,18 @@ def detect(roots: Roots | None = None) -> Hardware:
         numa=_numa(roots.sys),
         gpu_links=links,
         virtual="hypervisor" in flags,
-        governor=" ".join(_words(roots.sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        governor=" ".join(words(roots.sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         turbo=_turbo(roots.sys),
         on_battery=_on_battery(roots.sys),
-        huge_pages=" ".join(_lines(roots.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
+        huge_pages=" ".join(lines(roots.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
         throttled_s=throttled_s(roots),
-        load=float((_words(roots.proc / "loadavg") or ["0"])[0]),
+        load=float((words(roots.proc / "loadavg") or ["0"])[0]),
     )
-
-
-def usable_cores(allowed: int, quota: float | None) -> int:
-    """Cores that can be kept busy: a quota of 1.5 keeps one core busy without being throttled."""
-    return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 
 def _cpu(proc: Path) -> tuple[str, set[str]]:
     model, flags = "", set[str]()
-    for line in _lines(proc / "cpuinfo"):
+    for line in lines(proc / "cpuinfo"):
         key, _, value = (part.strip() for part in line.partition(":"))
         if key == "model name" and not model:
             model = value
@@ -193,7 +191,7 @@ def _cpu(proc: Path) -> tuple[str, set[str]]:
 
 def _meminfo(proc: Path) -> dict[str, int]:
     found = {}
-    for line in _lines(proc / "meminfo"):
+    for line in lines(proc / "meminfo"):
         key, _, value = line.partition(":")
         if value.strip().endswith("kB"):
             found[key] = int(value.split()[0]) * 1024
@@ -201,38 +199,15 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 
 def cgroup_folders(roots: Roots, controller: str) -> list[Path]:
-    """Folders of this process's cgroup and its parents that can hold a limit, version 2 and version 1."""
-    folders = []
-    for line in _lines(roots.proc / "self" / "cgroup"):
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:
-            base = roots.cgroup
-        elif controller in controllers.split(","):
-            base = roots.cgroup / controller
-        else:
-            continue
-        own = base / path.strip().lstrip("/")
-        folders += [own, *(parent for parent in own.parents if parent.is_relative_to(base))]
-    return [folder for folder in folders if folder.is_dir()]
-
-
-def _cpu_quota(roots: Roots) -> float | None:
-    quotas = []
-    for folder in cgroup_folders(roots, "cpu"):
-        quota, period = [*_words(folder / "cpu.max"), "", ""][:2]
-        if not quota:
-            quota = " ".join(_words(folder / "cpu.cfs_quota_us"))
-            period = " ".join(_words(folder / "cpu.cfs_period_us"))
-        if quota.isdigit() and period.isdigit() and int(period) > 0:
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)
+    """Folders of this process's cgroup and its parents that can hold a limit."""
+    return cgroup.folders(controller, roots.proc, roots.cgroup)
 
 
 def throttled_s(roots: Roots) -> float:
     """Seconds for which a CPU quota has paused this process's cgroup, or one above it, so far."""
     most = 0.0
     for folder in cgroup_folders(roots, "cpu"):
-        values = dict(line.split()[:2] for line in _lines(folder / "cpu.stat") if len(line.split()) >= 2)
+        values = dict(line.split()[:2] for line in lines(folder / "cpu.stat") if len(line.split()) >= 2)
         most = max(most, _number(values.get("throttled_usec")) / 1e6, _number(values.get("throttled_time")) / 1e9)
     return most
 
@@ -253,7 +228,7 @@ def cpu_list(text: str) -> set[int]:
 
 def _physical_cores(sys: Path, allowed: set[int]) -> int:
     siblings = {
-        frozenset(cpu_list(" ".join(_lines(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"))))
+        frozenset(cpu_list(" ".join(lines(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"))))
         for core in allowed
     }
     return 0 if frozenset() in siblings else len(siblings)
@@ -263,39 +238,33 @@ def _numa(sys: Path) -> tuple[NumaNode, ...]:
     nodes = []
     for folder in sorted((sys / "devices/system/node").glob("node[0-9]*")):
         memory = 0
-        for line in _lines(folder / "meminfo"):
-            words = line.split()
-            if "MemTotal:" in words and words[-1] == "kB":
-                memory = int(words[-2]) * 1024
-        nodes.append(NumaNode(len(cpu_list(" ".join(_lines(folder / "cpulist")))), memory))
+        for line in lines(folder / "meminfo"):
+            cells = line.split()
+            if "MemTotal:" in cells and cells[-1] == "kB":
+                memory = int(cells[-2]) * 1024
+        nodes.append(NumaNode(len(cpu_list(" ".join(lines(folder / "cpulist")))), memory))
     return tuple(nodes)
 
 
 def _turbo(sys: Path) -> bool | None:
     cpu = sys / "devices/system/cpu"
-    if words := _words(cpu / "intel_pstate/no_turbo"):
-        return words[0] == "0"
-    if words := _words(cpu / "cpufreq/boost"):
-        return words[0] == "1"
+    if found := words(cpu / "intel_pstate/no_turbo"):
+        return found[0] == "0"
+    if found := words(cpu / "cpufreq/boost"):
+        return found[0] == "1"
     return None
 
 
 def _on_battery(sys: Path) -> bool:
     supplies = list((sys / "class/power_supply").glob("*"))
-    mains = [_words(supply / "online") for supply in supplies if _words(supply / "type") == ["Mains"]]
-    draining = any(_words(supply / "status") == ["Discharging"] for supply in supplies)
+    mains = [words(supply / "online") for supply in supplies if words(supply / "type") == ["Mains"]]
+    draining = any(words(supply / "status") == ["Discharging"] for supply in supplies)
     return draining and ["1"] not in mains
 
 
 def _memory_limit(roots: Roots, memory: int) -> int | None:
-    limits = []
-    for folder in cgroup_folders(roots, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            words = _words(folder / name)
-            # Version 1 writes "no limit" as a number near 2^63.
-            if words and words[0].isdigit() and (not memory or int(words[0]) < memory):
-                limits.append(int(words[0]))
-    return min(limits, default=None)
+    limits = (cgroup.memory_limit(folder) for folder in cgroup_folders(roots, "memory"))
+    return min((limit for limit in limits if limit is not None and (not memory or limit < memory)), default=None)
 
 
 def _container(proc: Path) -> str:
@@ -303,7 +272,7 @@ def _container(proc: Path) -> str:
         return "docker"
     if Path("/run/.containerenv").exists():
         return "podman"
-    text = "\n".join(_lines(proc / "1" / "cgroup"))
+    text = "\n".join(lines(proc / "1" / "cgroup"))
     return next((name for name in ("kubepods", "docker", "lxc") if name in text), "")
 
 
@@ -313,17 +282,6 @@ def _file_system_size(path: Path) -> int | None:
     except OSError:
         return None
     return found.f_frsize * found.f_blocks
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _words(path: Path) -> list[str]:
-    return [word for line in _lines(path) for word in line.split()]
 
 
 def _version(package: str) -> str:

@@ -20,6 +20,8 @@ from rlz.hardware.detect import Hardware, detect
 from rlz.hardware.model import DEFAULT_SPIN, Setting, setting_of
 from rlz.hardware.plan import open_settings
 from rlz.hardware.profile_model import Joint, Profile, Workload
+from rlz.runtime.cores import ladder
+from rlz.runtime.memory import STEPPER_BYTES, limits
 from rlz.workers.execution.threads import learner_environment
 
 if TYPE_CHECKING:
@@ -37,11 +39,8 @@ JOINT_UNTIL: Final = 0.97
 
 ENVS_PER_PROCESS = (1, 4, 16)
 
-SAMPLER_BYTES = 200 * 2**20
-"""Memory of one measuring sampler; no more are started than fit into half of what is free."""
-
-OTHER_SPINS = (10_000, 0)
-"""Spin counts that are measured beside the default, for the best setting, where the cores are more than one."""
+OTHER_SPIN = 10_000
+"""Spin count that is measured beside the default, for the best setting, where the cores are more than one."""
 
 
 class Budget:
@@ -106,19 +105,13 @@ def _profile(found: dict[str, Any], clock: Budget) -> Profile:
     return Profile.model_validate_json(json.dumps(values))
 
 
-def thread_counts(cores: int) -> list[int]:
-    """Thread counts worth trying: powers of two up to the cores, and the cores themselves."""
-    return sorted({cores, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)})
-
-
 # -- samplers, environment, transport ------------------------------------------------------------------------------
 
 
 def _sampling(
     config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]
 ) -> None:
-    room = max(1, hardware.memory_available // 2 // SAMPLER_BYTES) if hardware.memory_available else 1
-    counts = thread_counts(max(1, min(hardware.cores, room)))
+    counts = ladder(_most_samplers(hardware.cores))
     each = min(1.0, max(0.2, 0.01 * clock.seconds))
     job = json.dumps(config.model_dump(mode="json"))
     skipped = found["skipped"]
@@ -167,6 +160,12 @@ def _sampling(
             skipped.append(f"replay buffer, parameters or memory: {error}")
 
 
+def _most_samplers(cores: int) -> int:
+    """Samplers that can be measured at once: as many as the cores, where they fit into half of what memory is left."""
+    free = min((limit.available for limit in limits()), default=0)
+    return max(1, min(cores, free // 2 // STEPPER_BYTES))
+
+
 def _scaling(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Processes and environments in each, the most telling first; (1, 1) has been measured."""
     ends = sorted({counts[0], counts[-1]})
@@ -197,7 +196,7 @@ def _updates(
     config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]
 ) -> None:
     seconds = min(2.0, max(0.3, 0.01 * clock.seconds))
-    job = {"config": config.model_dump(mode="json"), "threads": thread_counts(hardware.cores), "seconds": seconds}
+    job = {"config": config.model_dump(mode="json"), "threads": ladder(hardware.cores), "seconds": seconds}
     groups: dict[str, list[Any]] = {"update": [], "product": [], "copy": []}
     planned: list[str] = []
     clock.say("start of the learner")
@@ -265,8 +264,7 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
     turns = [(kind, settings[turn]) for turn in range(most) for kind, settings in lists if turn < len(settings)]
     _measure(config, clock, environment, found, turns)
     if so_far.hardware.cores > 1:
-        for spin in OTHER_SPINS[:1]:
-            _measure(config, clock, environment, found, _variants(found, ratio, spin_count=spin))
+        _measure(config, clock, environment, found, _variants(found, ratio, spin_count=OTHER_SPIN))
         _measure(config, clock, environment, found, _variants(found, ratio, pinned=True))
 
 
