@@ -85,3 +85,12 @@ def test_links_of_gpus() -> None:
     links = [(link.first, link.second, link.kind) for link in parse_links(LINKS)]
     assert links == [(0, 1, "NV18"), (0, 2, "SYS"), (1, 2, "PHB")]
     assert parse_links("") == ()
+
+
+def test_compute_capability_as_numbers() -> None:
+    assert [Gpu("", 0, text, "").capability for text in ("9.0", "12.1", "[N/A]", "")] == [
+        (9, 0),
+        (12, 1),
+        (0, 0),
+        (0, 0),
+    ]

@@ -19,6 +19,12 @@ class Gpu:
     compute_capability: str
     driver: str
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability as numbers; (0, 0): not known."""
+        major, _, minor = self.compute_capability.partition(".")
+        return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
+
 
 @dataclass(frozen=True)
 class GpuLink:

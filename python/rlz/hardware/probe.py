@@ -39,6 +39,9 @@ JOINT_UNTIL: Final = 0.97
 
 ENVS_PER_PROCESS = (1, 4, 16)
 
+WIDTH = 256
+"""Of the layer whose matrix products are measured where no networks are named."""
+
 OTHER_SPIN = 10_000
 """Spin count that is measured beside the default, for the best setting, where the cores are more than one."""
 
@@ -67,11 +70,12 @@ class Budget:
 
 
 def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress: Progress | None = None) -> Profile:
-    """Look at the machine and, for a workload, measure.
+    """Look at the machine and measure what it can do, for a workload or by itself.
 
     Parameters
     ----------
-    config : of a run: environment, algorithm, networks, batch size, replay ratio. None: nothing is measured.
+    config : of a run: environment, algorithm, networks, batch size, replay ratio. None: only memory, matrix products
+        and copies are measured.
     budget : seconds for everything. What does not fit is listed in `skipped`.
     progress : told what comes next.
 
@@ -86,14 +90,17 @@ def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress
     hardware = detect()
     found: dict[str, Any] = {"hardware": asdict(hardware), "budget_s": budget}
     found["date"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    found["skipped"] = []
     if config is not None:
         from rlz import envs
 
         envs.inspect_env(config, on_note=lambda _: None)  # a clear error before anything is measured
         found["workload"] = Workload.of(config).model_dump()
-        found["skipped"] = []
-        with tempfile.TemporaryDirectory(prefix="rlz-profile-") as folder:
-            environment = {"TMPDIR": folder}  # a child that is killed leaves nothing elsewhere
+    with tempfile.TemporaryDirectory(prefix="rlz-profile-") as folder:
+        environment = {"TMPDIR": folder}  # a child that is killed leaves nothing elsewhere
+        if config is None:
+            _machine(hardware, clock, environment, found)
+        else:
             _sampling(config, hardware, clock, environment, found)
             _updates(config, hardware, clock, environment, found)
             _joint(config, clock, environment, found)
@@ -197,8 +204,7 @@ def _updates(
 ) -> None:
     seconds = min(2.0, max(0.3, 0.01 * clock.seconds))
     job = {"config": config.model_dump(mode="json"), "threads": ladder(hardware.cores), "seconds": seconds}
-    groups: dict[str, list[Any]] = {"update": [], "product": [], "copy": []}
-    planned: list[str] = []
+    done = Done("updates", ("update", "product", "copy"), found["skipped"])
     clock.say("start of the learner")
     command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
     with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
@@ -206,27 +212,71 @@ def _updates(
         def until() -> float:
             # A learner that is slow to start gets the time of what would be in vain without it. From an empty cache its
             # update is compiled now: the run will be compiled, so figures of both together are worth more with it.
-            if not groups["update"]:
+            updates = done.figures["update"]
+            if not updates:
                 return JOINT_UNTIL
-            wanted = f"compiled, {groups['update'][0]['precision']}, batch {config.first_batch_size()},"
-            compiled = any(rate["executor"] == "compiled" for rate in groups["update"])
-            waits = not compiled and any(wanted in name for name in planned)
+            wanted = f"compiled, {updates[0]['precision']}, batch {config.first_batch_size()},"
+            compiled = any(rate["executor"] == "compiled" for rate in updates)
+            waits = not compiled and any(wanted in name for name in done.missing)
             return COMPILED_UNTIL if waits else UPDATES_UNTIL
 
-        for line in _lines(child, clock, until, found["skipped"], "updates"):
-            planned = line.get("plan", planned)
+        done.follow(child, clock, until)
+    found["updates"], found["products"], found["copies"] = done.figures.values()
+
+
+# -- without an environment ----------------------------------------------------------------------------------------
+
+
+def _machine(hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]) -> None:
+    job = {"threads": ladder(hardware.cores), "width": WIDTH}
+    done = Done("memory, matrix products and copies", ("memory", "product", "copy"), found["skipped"])
+    clock.say("start")
+    command = [sys.executable, "-m", "rlz.hardware.machine", json.dumps(job)]
+    with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
+        done.follow(child, clock, lambda: 1.0)
+    found["memory"], found["products"], found["copies"] = done.figures.values()
+
+
+# -- children ------------------------------------------------------------------------------------------------------
+
+
+class Done:
+    """What a child of tasks (`rlz.hardware.tasks`) has measured, and what of its plan is missing.
+
+    Parameters
+    ----------
+    name : of everything that it does, for people.
+    groups : of figures.
+    skipped : errors, and what is missing in the end, are added here.
+    """
+
+    def __init__(self, name: str, groups: Sequence[str], skipped: list[str]) -> None:
+        self.figures: dict[str, list[Any]] = {group: [] for group in groups}
+        self._name = name
+        self._plan = [name]
+        self._done: set[str] = set()
+        self._skipped = skipped
+
+    @property
+    def missing(self) -> list[str]:
+        """What was neither measured nor is explained by an error."""
+        failed = {text.partition(": ")[0] for text in self._skipped}
+        return [name for name in self._plan if name not in self._done | failed]
+
+    def follow(self, child: Child, clock: Budget, until: Callable[[], float]) -> None:
+        """Take figures until the child ends, or its part of the budget is spent."""
+        for line in _lines(child, clock, until, self._skipped, self._name):
+            self._plan = line.get("plan", self._plan)
             if "next" in line:
                 clock.say(line["next"])
-            if "done" in line and line["done"] in planned:
-                planned.remove(line["done"])
+            if "done" in line:
+                self._done.add(line["done"])
             if "error" in line:
-                found["skipped"].append(line["error"])
-                planned = [name for name in planned if not line["error"].startswith(name)]
-            for group, values in groups.items():
+                self._skipped.append(line["error"])
+            for group, values in self.figures.items():
                 if group in line:
                     values.append(line[group])
-    found["updates"], found["products"], found["copies"] = groups["update"], groups["product"], groups["copy"]
-    found["skipped"] += planned
+        self._skipped += self.missing
 
 
 def _lines(
@@ -294,10 +344,11 @@ def _measure(
     for ratio, setting in turns:
         values = asdict(setting)
         del values["threads"]  # the learner measures its own
-        precision = "fp32" if setting.device == "cpu" else "tf32"
         compiled = any(one["executor"] == "compiled" for one in found["updates"])
-        settings.append({**values, "replay_ratio": ratio, "precision": precision, "compile": compiled})
-    job = {"config": config.model_dump(mode="json"), "settings": settings, "seconds": seconds}
+        settings.append({**values, "replay_ratio": ratio, "compile": compiled})
+    # One batch size: what it should be is decided by updates alone, and while a run goes on.
+    sized = config.model_copy(update={"batch_size": config.first_batch_size()})
+    job = {"config": sized.model_dump(mode="json"), "settings": settings, "seconds": seconds}
     done = 0
     command = [sys.executable, "-m", "rlz.hardware.joint", json.dumps(job)]
     clock.say("samplers and learner together")
