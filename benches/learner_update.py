@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
+from rlz.runtime.cores import cores
 from rlz.workers.execution.threads import MEMORY
 
 OBS, ACTION, HIDDEN = 27, 8, (256, 256)  # Ant-v4
@@ -213,10 +214,10 @@ def in_process(row: Row, seconds: float, peers: dict[str, str]) -> float:
 
 
 def main() -> None:
-    cores = len(os.sched_getaffinity(0))
+    available = cores()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--executors", nargs="+", default=["eager", "compiled"], choices=["gemm", "eager", "compiled"])
-    parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, cores}))
+    parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, available}))
     parser.add_argument("--spin", nargs="+", default=["10000"], help="GOMP_SPINCOUNT values, or default")
     parser.add_argument("--busy", nargs="+", type=int, default=[0], help="busy processes beside it")
     parser.add_argument("--batch", nargs="+", type=int, default=[256])
@@ -237,14 +238,14 @@ def main() -> None:
         for busy in options.busy
         for batch in options.batch
         for executor in executors
-        for threads in (options.threads if executor != "sbx" else [cores])
+        for threads in (options.threads if executor != "sbx" else [available])
         for spin in (options.spin if threads > 1 else options.spin[:1])
     ]
     rates: dict[Row, list[float]] = {row: [] for row in rows}
     for _ in range(options.rounds):
         for row in rows:
             rates[row].append(in_process(row, options.seconds, peers))
-    print(f"{platform.processor() or platform.machine()}, {cores} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{platform.processor() or platform.machine()}, {available} cores, load {os.getloadavg()[0]:.1f}")
     print("executor  threads  spin     busy  batch  updates/s (median; all rounds)")
     for row, values in rates.items():
         spin = row.spin if row.threads > 1 else "-"

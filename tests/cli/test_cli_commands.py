@@ -92,12 +92,56 @@ def test_profile_prints_json(
 def test_profile_of_the_machine_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["profile"]) == 0
-    assert "usable" in capsys.readouterr().out
-    assert main(["profile", "--algo", "td3"]) == 2
-    assert "--algo needs an environment" in capsys.readouterr().err
-    assert main(["profile", "--output", str(tmp_path / "none" / "p.json")]) == 1
-    assert "there is no folder" in capsys.readouterr().err
+    """It is measured, within the budget and each time; what needs an environment is refused."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "hardware")
+    machines = importlib.import_module("machines")
+    parts = ("workload", "sampling", "transport")
+    calls = Calls(machines.profile(machines.hardware(2)).model_copy(update=dict.fromkeys(parts)))
+    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
+    assert main(["profile", "--budget", "30s"]) == 0
+    shown = capsys.readouterr().out
+    assert "usable" in shown
+    assert "10.0 GB/s with 1 thread" in shown
+    assert [given for given, _ in calls.seen] == [(None, 30.0)]
+    for option in (["--algo", "td3"], ["--fresh"], ["--explain"]):
+        assert main(["profile", *option]) == 2
+        assert f"{option[0]} needs an environment: give --env" in capsys.readouterr().err
+    assert len(calls.seen) == 1
+
+
+def test_a_profile_that_cannot_be_written_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    calls = Calls()
+    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
+    monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "locked")
+    (tmp_path / "locked").mkdir()
+    for path, reason in (
+        (tmp_path / "none" / "p.json", "there is no folder"),
+        (tmp_path, f"it is a folder. Give a file, such as {tmp_path}/profile.json"),
+        (tmp_path / "locked" / "p.json", "permissions"),
+    ):
+        assert main(["profile", "--output", str(path)]) == 1
+        assert f"{path} cannot be written: " in (said := " ".join(capsys.readouterr().err.split()))
+        assert reason in said
+    assert calls.seen == []
+
+
+def test_the_plan_of_a_profile_keeps_what_a_file_gives(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As `rlz train --config FILE` would."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "hardware")
+    machines = importlib.import_module("machines")
+    monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
+    file = tmp_path / "run.toml"
+    file.write_text('algo = "sac"\nenv = "Pendulum-v1"\nsamplers = 2\nnum_envs = 2\nthreads = "1"\n')
+    found = machines.profile(machines.hardware(4), run=resolve(None, None, {}, file))
+    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", Calls(found), raising=False)
+    assert main(["profile", "--config", str(file), "--fresh", "--explain", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert set(plan["given"]) == {"samplers", "num_envs", "threads"}
+    assert not set(plan["given"]) & set(plan["choices"])
 
 
 def test_runs_show_explains_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlz.config import RunConfig, resolve
-from rlz.hardware.detect import Gpu, GpuLink, Hardware, NumaNode
-from rlz.hardware.probe import thread_counts
+from rlz.hardware.detect import Hardware, NumaNode
+from rlz.hardware.gpus import Gpu, GpuLink
 from rlz.hardware.profile_model import Joint, Profile, Workload
+from rlz.runtime.cores import ladder
 
 GIB = 2**30
 
@@ -47,7 +48,7 @@ def profile(
     spread = {"mean": 100.0, "median": 90.0, "p95": 150.0, "worst": 900.0}
     rates = [
         {"processes": count, "envs_per_process": envs, "env_steps_per_s": steps * count * gain}
-        for count in thread_counts(cores)
+        for count in ladder(cores)
         for envs, gain in ((1, 1.0), (4, gain_of_envs))
     ]
 
@@ -56,7 +57,7 @@ def profile(
         return {**what, "threads": threads, "updates_per_s": rate, "frames_per_s": rate * batch, "ready_s": 1.0}
 
     made = []
-    for threads in thread_counts(cores):
+    for threads in ladder(cores):
         for executor, gain in (("eager", 0.6), ("compiled", 1.0)):
             made.append(update("cpu", executor, "fp32", 256, threads, updates * gain * threads**0.7))
     made.append(update("cpu", "eager", "fp32", 8192, cores, updates * cores**0.7 * 0.6 / 25))

@@ -1,9 +1,7 @@
 import json
 import os
-import shutil
 
-from rlz.hardware import detect as module
-from rlz.hardware.detect import Roots, cpu_list, detect, parse_gpu_links, parse_gpus, usable_cores
+from rlz.hardware.detect import Roots, cpu_list, detect
 
 
 def machine(tmp_path, *, cgroup, files, cpuinfo="model name\t: Testor 9000\nflags\t\t: fpu avx2 fma\n"):
@@ -66,21 +64,6 @@ def test_cores_of_an_arm_machine(tmp_path):
     assert found.simd == ("asimd", "bf16")
 
 
-def test_usable_cores():
-    assert [usable_cores(4, None), usable_cores(4, 2.9), usable_cores(2, 8.0), usable_cores(4, 0.3)] == [4, 2, 2, 1]
-
-
-def test_gpus_from_nvidia_smi(tmp_path, monkeypatch):
-    text = "NVIDIA H100 80GB HBM3, 81559, 9.0, 570.1\nbroken line\nName, [N/A], 9.0, 1\n"
-    (gpu,) = parse_gpus(text)
-    assert (gpu.name, gpu.memory, gpu.compute_capability) == ("NVIDIA H100 80GB HBM3", 81559 * 2**20, "9.0")
-    fake = tmp_path / "nvidia-smi"
-    fake.write_text("#!/bin/sh\necho 'Card, 1024, 8.6, 1.2'\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda name: str(fake))
-    assert [gpu.name for gpu in module.detect().gpus] == ["Card"]
-
-
 def test_facts_that_change_results(tmp_path):
     files = {"cpu.stat": "nr_periods 10\nnr_throttled 4\nthrottled_usec 2500000\n", "cpu.max": "max 100000\n"}
     roots = machine(tmp_path, cgroup="0::/\n", files=files, cpuinfo="model name: T\nflags: avx2 hypervisor\n")
@@ -120,13 +103,3 @@ def test_a_quiet_machine_needs_no_caution(tmp_path):
 
 def test_lists_of_cores():
     assert [cpu_list(text) for text in ("0-2,5", "", "7", "x")] == [{0, 1, 2, 5}, set(), {7}, set()]
-
-
-def test_links_of_gpus():
-    text = (
-        "\t\x1b[4mGPU0\tGPU1\tGPU2\tCPU Affinity\x1b[0m\n"
-        "GPU0\t X \tNV18\tSYS\t0-31\nGPU1\tNV18\t X \tPHB\t0-31\nGPU2\tSYS\tPHB\t X \t0-31\n\nLegend:\n  X = Self\n"
-    )
-    links = [(link.first, link.second, link.kind) for link in parse_gpu_links(text)]
-    assert links == [(0, 1, "NV18"), (0, 2, "SYS"), (1, 2, "PHB")]
-    assert parse_gpu_links("") == ()

@@ -14,7 +14,7 @@ from rlz.hardware.profile_model import Joint
 @pytest.mark.slow
 def test_two_settings_with_real_samplers_and_a_real_learner(tmp_path: Path) -> None:
     run = config(hidden="8", batch_size=16)
-    place = {"spin_count": 1000, "pinned": True, "device": "cpu", "precision": "fp32", "compile": False}
+    place = {"spin_count": 1000, "pinned": True, "device": "cpu", "compile": False}
     settings = [
         {**place, "samplers": 1, "envs_per_sampler": 1, "replay_ratio": 0.5},
         {**place, "samplers": 2, "envs_per_sampler": 2, "replay_ratio": None},
@@ -27,7 +27,7 @@ def test_two_settings_with_real_samplers_and_a_real_learner(tmp_path: Path) -> N
         assert child.error() == ""
     assert [line["next"] for line in lines if "next" in line] == [0, 1]
     held, free = (Joint.model_validate(line["joint"]) for line in lines if "joint" in line)
-    assert (held.samplers, held.replay_ratio, held.executor) == (1, 0.5, "eager")
+    assert (held.samplers, held.replay_ratio, held.executor, held.precision) == (1, 0.5, "eager", "fp32")
     assert held.updates_per_s == pytest.approx(0.5 * held.env_steps_per_s, rel=0.2)
     assert (free.samplers, free.envs_per_sampler, free.replay_ratio) == (2, 2, None)
     assert min(free.env_steps_per_s, free.updates_per_s, free.learner_cpu, free.sampler_cpu) > 0

@@ -85,3 +85,32 @@ def test_limits_say_what_part_is_reached() -> None:
     assert shown["one sampler"].reached == pytest.approx(1 / 1.2)
     assert shown["together, replay ratio 1"].reached == pytest.approx(65.0 / (100 * 2**0.7))
     assert all(limit.reached is None or 0 <= limit.reached <= 1 for limit in shown.values())
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "resolved"),
+    [
+        ("auto", "cpu", "fp32"),
+        ("auto", "cuda:0", "tf32"),
+        ("auto", "cuda:1", "fp32"),
+        ("auto", "cuda:0,cuda:1", "fp32"),
+        ("auto", "cuda", "tf32"),
+        ("auto", "cuda:7", "tf32"),  # nvidia-smi does not know it
+        ("fp32", "cuda:0", "fp32"),
+        ("bf16", "cpu", "bf16"),
+    ],
+)
+def test_precision_is_what_the_run_makes_of_it(precision: str, device: str, resolved: str) -> None:
+    machine = hardware(2, gpus=2)
+    machine = replace(machine, gpus=(machine.gpus[0], replace(machine.gpus[1], compute_capability="7.5")))
+    assert replace(LEARNING, precision=precision).precision_on(device, machine) == resolved
+
+
+def test_an_older_card_has_its_updates_in_float32() -> None:
+    old = replace(hardware(2, gpus=1), gpus=(replace(hardware(2, gpus=1).gpus[0], compute_capability="7.5"),))
+    found = profile(old, card=900.0)
+    updates = tuple(
+        rate.model_copy(update={"precision": "fp32"}) if rate.device == "cuda:0" else rate for rate in found.updates
+    )
+    assert update_rate(found, LEARNING, "cuda:0", 1) is None
+    assert update_rate(found.model_copy(update={"updates": updates}), LEARNING, "cuda:0", 1) == (900.0, "compiled")

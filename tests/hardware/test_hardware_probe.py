@@ -14,23 +14,12 @@ from rich.console import Console
 from rlz.bench.children import Child
 from rlz.errors import RlzError
 from rlz.hardware import probe, report
-from rlz.hardware.detect import Hardware, detect
+from rlz.hardware.detect import Hardware
 from rlz.hardware.plan import plan
 from rlz.hardware.profile_model import Profile
+from rlz.runtime.memory import Limit
 
 DOCS = Path(__file__).parents[2] / "docs" / "profile.md"
-
-
-def test_without_an_environment_only_the_machine_is_looked_at() -> None:
-    found = probe.profile()
-    assert (found.workload, found.sampling, found.hardware.cores) == (None, None, detect().cores)
-    assert (
-        Profile.model_validate_json(json.dumps(found.to_json())).hardware.fingerprint() == found.hardware.fingerprint()
-    )
-
-
-def test_thread_counts() -> None:
-    assert [probe.thread_counts(cores) for cores in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
 
 
 def test_a_child_answers_and_says_why_it_ended() -> None:
@@ -111,6 +100,14 @@ class FakeChild:
             lines += [{"next": f"update {number}"}, {"done": f"update {number}", "update": rate}]
         return [*lines, {"done": "bf16"}]
 
+    def _machine(self) -> list[dict[str, Any]]:
+        tasks = {"memory, 1 thread": {"memory": self.whole["memory"][0]}}
+        tasks["matrix products on cpu, fp32, 1 thread"] = {"product": self.whole["products"][0]}
+        lines: list[dict[str, Any]] = [{"plan": list(tasks)}]
+        for name, figures in tasks.items():
+            lines += [{"next": name}, {"done": name, **figures}]
+        return lines
+
     def _joint(self) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = []
         for number, setting in enumerate(self.job["settings"]):
@@ -153,6 +150,45 @@ def test_measurements_are_ordered_by_what_they_decide(machine: type[FakeChild]) 
     assert [job["spin"] for job in machine.jobs[2:]] == ["1000", "1000", "10000", "1000"]
     assert all("no luck" in text for text in found.skipped)
     assert plan(config(), (), found).basis == "profile"
+
+
+def test_without_an_environment_what_needs_none_is_measured(machine: type[FakeChild], tmp_path: Path) -> None:
+    told: list[str] = []
+    found = probe.profile(budget=5.0, progress=lambda text, _: told.append(text))
+    assert [(job["module"], job["threads"]) for job in machine.jobs] == [("machine", [1, 2])]
+    assert (found.workload, found.sampling, found.budget_s, found.skipped) == (None, None, 5.0, ())
+    assert (len(found.memory), len(found.products)) == (1, 1)
+    assert "memory, 1 thread" in told
+    assert Profile.model_validate_json(json.dumps(found.to_json())) == found
+    with (tmp_path / "out.txt").open("w") as file:
+        console = Console(file=file, width=80, record=True)
+        report.show(found, console)
+    text = console.export_text()
+    assert "10.0 GB/s with 1 thread" in text
+    assert "matrix products, cpu, fp32, 1 thread" in text
+
+
+@pytest.mark.parametrize(
+    ("slow", "skipped"),
+    [('"plan"', ("memory, matrix products and copies",)), ('"product"', ("matrix products on cpu, fp32, 1 thread",))],
+)
+def test_without_an_environment_what_did_not_fit_is_listed(
+    machine: type[FakeChild], slow: str, skipped: tuple[str, ...]
+) -> None:
+    machine.slow = slow
+    assert probe.profile().skipped == skipped
+
+
+@pytest.mark.parametrize(("free", "samplers"), [(1 << 40, 64), (1 << 30, 3), (1, 1), (None, 1)])
+def test_no_more_samplers_are_measured_than_fit_into_half_of_the_memory_that_is_left(
+    machine: type[FakeChild], monkeypatch: pytest.MonkeyPatch, free: int | None, samplers: int
+) -> None:
+    """A container's limit counts, however much memory the machine has."""
+    machine.hardware = hardware(64, memory=1 << 38)
+    left = [] if free is None else [Limit("machine", 1 << 38), Limit("container", free)]
+    monkeypatch.setattr(probe, "limits", lambda: left)
+    probe.profile(config(), 60.0)
+    assert [job["module"] for job in machine.jobs].count("sampling") == samplers
 
 
 def test_one_core_is_not_asked_about_threads_that_wait(machine: type[FakeChild]) -> None:

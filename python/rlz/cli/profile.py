@@ -1,6 +1,7 @@
 """`rlz profile`."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,7 @@ def profile(
         str | None,
         typer.Option(
             metavar="ID",
-            help=r"Gymnasium id to measure for. [dim]\[default: hardware only][/dim]",
+            help=r"Gymnasium id to measure for. [dim]\[default: the machine alone][/dim]",
             show_default=False,
         ),
     ] = None,
@@ -75,20 +76,21 @@ def profile(
         bool, typer.Option("--explain", help="Also show the plan that `rlz train` makes of it, with reasons.")
     ] = False,
 ) -> None:
-    """Show the hardware; with --env, measure what it reaches, keep that, and let `rlz train` plan with it."""
+    """Show and measure the machine; with --env, what it reaches there: kept, so that `rlz train` plans with it."""
     from rich.console import Console
 
-    from rlz.errors import ConfigError
     from rlz.hardware.limits import limits
     from rlz.hardware.plan import plan as make_plan
     from rlz.hardware.report import show, show_plan
 
-    if output is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"{output} cannot be written: there is no folder {output.absolute().parent}")
+    if output is not None:
+        _check_output(output)
     errors = Console(stderr=True, highlight=False)
-    run = _run_config(env, algo, config)
+    needs = {"--algo": algo is not None, "--fresh": fresh, "--explain": explain}
+    resolved = _resolved(env, algo, config, [name for name, is_given in needs.items() if is_given])
+    run = None if resolved is None else resolved.config
     found = _measure(run, budget, fresh, errors)
-    plan = make_plan(run, (), found) if explain and run is not None else None
+    plan = make_plan(resolved.config, resolved.given(), found) if explain else None
     values = found.to_json() | {"limits": [limit._asdict() for limit in limits(found)]}
     if plan is not None:
         values["plan"] = plan.model_dump(mode="json")
@@ -104,16 +106,32 @@ def profile(
         show_plan(plan, console)
 
 
-def _run_config(env: str | None, algo: str | None, config: Path | None) -> Any:
-    """Configuration of the run to measure for; None where no environment is named."""
-    from rlz.config import resolve
+def _check_output(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything is measured."""
+    from rlz.errors import ConfigError
+
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise ConfigError(f"{path} cannot be written: it is a folder. Give a file, such as {path / 'profile.json'}")
+    if not folder.is_dir():
+        raise ConfigError(f"{path} cannot be written: there is no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"{path} cannot be written: its permissions do not let you")
+
+
+def _resolved(env: str | None, algo: str | None, config: Path | None, needs: list[str]) -> Any:
+    """The run to measure for, with the origins of its options; None where no environment is named.
+
+    `needs`: options that were given and make no sense without one.
+    """
+    from rlz.config import resolve_with_origins
     from rlz.errors import UsageError
 
     if env is None and config is None:
-        if algo is not None:
-            raise UsageError("--algo needs an environment: give --env, for instance --env Ant-v4")
+        if needs:
+            raise UsageError(f"{needs[0]} needs an environment: give --env, for instance --env Ant-v4, or --config")
         return None
-    return resolve(algo or ("sac" if config is None else None), env, {}, config)
+    return resolve_with_origins(algo or ("sac" if config is None else None), env, {}, config)
 
 
 def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
@@ -121,9 +139,7 @@ def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
     from rlz.hardware import cache
     from rlz.hardware import profile as measure
 
-    if run is None:
-        return measure()
-    if not fresh:
+    if run is not None and not fresh:
         kept = cache.load(run)
         if kept.note:
             errors.print(kept.note, style="dim", markup=False)
@@ -137,6 +153,8 @@ def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
     with Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task("", total=1.0)
         found = measure(run, budget, progress=lambda text, part: bar.update(task, completed=part, description=text))
+    if run is None:
+        return found
     if not found.enough:
         note = "not kept for `rlz train`: there are too few figures for a plan. Give more time with --budget"
         errors.print(note, style="yellow", markup=False)

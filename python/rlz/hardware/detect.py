@@ -7,13 +7,16 @@ import hashlib
 import json
 import os
 import platform
-import shutil
-import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from rlz.hardware.gpus import Gpu, GpuLink, gpus
+from rlz.runtime import cgroup
+from rlz.runtime.cores import usable_cores
+from rlz.runtime.kernel_files import lines, words
 
 _SIMD = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "asimdhp", "sve", "bf16")
 """CPU flags that decide how fast networks run, x86-64 and aarch64."""
@@ -46,25 +49,6 @@ class NumaNode:
 
 
 @dataclass(frozen=True)
-class GpuLink:
-    """How two GPUs, by index, reach each other, in nvidia-smi's words: NV18 (NVLink), PIX, PHB, SYS, ..."""
-
-    first: int
-    second: int
-    kind: str
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU as nvidia-smi tells it; memory in bytes."""
-
-    name: str
-    memory: int
-    compute_capability: str
-    driver: str
-
-
-@dataclass(frozen=True)
 class Hardware:
     """The machine as this process may use it. Memory in bytes; None: not limited or not known.
 
@@ -81,7 +65,7 @@ class Hardware:
     memory, memory_available : of the machine.
     memory_limit : of the cgroup.
     shm : size of /dev/shm (rlz uses memfds, which it does not limit; other programs do).
-    gpu_links : between each two GPUs.
+    gpus : that this process may use (CUDA_VISIBLE_DEVICES), cuda:0 first; gpu_links : between each two of them.
     container : what kind of container this seems to be, "" for none.
     virtual : a virtual machine.
     governor : of the CPU's clock, "" where it is not known; turbo: the clock may exceed its base, None: not known.
@@ -161,9 +145,9 @@ def detect(roots: Roots | None = None) -> Hardware:
     roots = roots or Roots()
     cpu, flags = _cpu(roots.proc)
     allowed = len(os.sched_getaffinity(0))
-    quota = _cpu_quota(roots)
+    quota = cgroup.cpu_quota(roots.proc, roots.cgroup)
     memory = _meminfo(roots.proc)
-    gpus = _gpus()
+    cards, links = gpus()
     return Hardware(
         cpu=cpu,
         architecture=platform.machine(),
@@ -176,32 +160,27 @@ def detect(roots: Roots | None = None) -> Hardware:
         memory_available=memory.get("MemAvailable", 0),
         memory_limit=_memory_limit(roots, memory.get("MemTotal", 0)),
         shm=_file_system_size(roots.shm),
-        gpus=gpus,
+        gpus=cards,
         kernel=platform.release(),
         container=_container(roots.proc),
         python=platform.python_version(),
         versions={package: found for package in _PACKAGES if (found := _version(package))},
         cores_physical=_physical_cores(roots.sys, os.sched_getaffinity(0)),
         numa=_numa(roots.sys),
-        gpu_links=_gpu_links() if len(gpus) > 1 else (),
+        gpu_links=links,
         virtual="hypervisor" in flags,
-        governor=" ".join(_words(roots.sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        governor=" ".join(words(roots.sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         turbo=_turbo(roots.sys),
         on_battery=_on_battery(roots.sys),
-        huge_pages=" ".join(_lines(roots.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
+        huge_pages=" ".join(lines(roots.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
         throttled_s=throttled_s(roots),
-        load=float((_words(roots.proc / "loadavg") or ["0"])[0]),
+        load=float((words(roots.proc / "loadavg") or ["0"])[0]),
     )
-
-
-def usable_cores(allowed: int, quota: float | None) -> int:
-    """Cores that can be kept busy: a quota of 1.5 keeps one core busy without being throttled."""
-    return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 
 def _cpu(proc: Path) -> tuple[str, set[str]]:
     model, flags = "", set[str]()
-    for line in _lines(proc / "cpuinfo"):
+    for line in lines(proc / "cpuinfo"):
         key, _, value = (part.strip() for part in line.partition(":"))
         if key == "model name" and not model:
             model = value
@@ -212,7 +191,7 @@ def _cpu(proc: Path) -> tuple[str, set[str]]:
 
 def _meminfo(proc: Path) -> dict[str, int]:
     found = {}
-    for line in _lines(proc / "meminfo"):
+    for line in lines(proc / "meminfo"):
         key, _, value = line.partition(":")
         if value.strip().endswith("kB"):
             found[key] = int(value.split()[0]) * 1024
@@ -220,38 +199,15 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 
 def cgroup_folders(roots: Roots, controller: str) -> list[Path]:
-    """Folders of this process's cgroup and its parents that can hold a limit, version 2 and version 1."""
-    folders = []
-    for line in _lines(roots.proc / "self" / "cgroup"):
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:
-            base = roots.cgroup
-        elif controller in controllers.split(","):
-            base = roots.cgroup / controller
-        else:
-            continue
-        own = base / path.strip().lstrip("/")
-        folders += [own, *(parent for parent in own.parents if parent.is_relative_to(base))]
-    return [folder for folder in folders if folder.is_dir()]
-
-
-def _cpu_quota(roots: Roots) -> float | None:
-    quotas = []
-    for folder in cgroup_folders(roots, "cpu"):
-        quota, period = [*_words(folder / "cpu.max"), "", ""][:2]
-        if not quota:
-            quota = " ".join(_words(folder / "cpu.cfs_quota_us"))
-            period = " ".join(_words(folder / "cpu.cfs_period_us"))
-        if quota.isdigit() and period.isdigit() and int(period) > 0:
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)
+    """Folders of this process's cgroup and its parents that can hold a limit."""
+    return cgroup.folders(controller, roots.proc, roots.cgroup)
 
 
 def throttled_s(roots: Roots) -> float:
     """Seconds for which a CPU quota has paused this process's cgroup, or one above it, so far."""
     most = 0.0
     for folder in cgroup_folders(roots, "cpu"):
-        values = dict(line.split()[:2] for line in _lines(folder / "cpu.stat") if len(line.split()) >= 2)
+        values = dict(line.split()[:2] for line in lines(folder / "cpu.stat") if len(line.split()) >= 2)
         most = max(most, _number(values.get("throttled_usec")) / 1e6, _number(values.get("throttled_time")) / 1e9)
     return most
 
@@ -272,7 +228,7 @@ def cpu_list(text: str) -> set[int]:
 
 def _physical_cores(sys: Path, allowed: set[int]) -> int:
     siblings = {
-        frozenset(cpu_list(" ".join(_lines(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"))))
+        frozenset(cpu_list(" ".join(lines(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"))))
         for core in allowed
     }
     return 0 if frozenset() in siblings else len(siblings)
@@ -282,39 +238,33 @@ def _numa(sys: Path) -> tuple[NumaNode, ...]:
     nodes = []
     for folder in sorted((sys / "devices/system/node").glob("node[0-9]*")):
         memory = 0
-        for line in _lines(folder / "meminfo"):
-            words = line.split()
-            if "MemTotal:" in words and words[-1] == "kB":
-                memory = int(words[-2]) * 1024
-        nodes.append(NumaNode(len(cpu_list(" ".join(_lines(folder / "cpulist")))), memory))
+        for line in lines(folder / "meminfo"):
+            cells = line.split()
+            if "MemTotal:" in cells and cells[-1] == "kB":
+                memory = int(cells[-2]) * 1024
+        nodes.append(NumaNode(len(cpu_list(" ".join(lines(folder / "cpulist")))), memory))
     return tuple(nodes)
 
 
 def _turbo(sys: Path) -> bool | None:
     cpu = sys / "devices/system/cpu"
-    if words := _words(cpu / "intel_pstate/no_turbo"):
-        return words[0] == "0"
-    if words := _words(cpu / "cpufreq/boost"):
-        return words[0] == "1"
+    if found := words(cpu / "intel_pstate/no_turbo"):
+        return found[0] == "0"
+    if found := words(cpu / "cpufreq/boost"):
+        return found[0] == "1"
     return None
 
 
 def _on_battery(sys: Path) -> bool:
     supplies = list((sys / "class/power_supply").glob("*"))
-    mains = [_words(supply / "online") for supply in supplies if _words(supply / "type") == ["Mains"]]
-    draining = any(_words(supply / "status") == ["Discharging"] for supply in supplies)
+    mains = [words(supply / "online") for supply in supplies if words(supply / "type") == ["Mains"]]
+    draining = any(words(supply / "status") == ["Discharging"] for supply in supplies)
     return draining and ["1"] not in mains
 
 
 def _memory_limit(roots: Roots, memory: int) -> int | None:
-    limits = []
-    for folder in cgroup_folders(roots, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            words = _words(folder / name)
-            # Version 1 writes "no limit" as a number near 2^63.
-            if words and words[0].isdigit() and (not memory or int(words[0]) < memory):
-                limits.append(int(words[0]))
-    return min(limits, default=None)
+    limits = (cgroup.memory_limit(folder) for folder in cgroup_folders(roots, "memory"))
+    return min((limit for limit in limits if limit is not None and (not memory or limit < memory)), default=None)
 
 
 def _container(proc: Path) -> str:
@@ -322,53 +272,8 @@ def _container(proc: Path) -> str:
         return "docker"
     if Path("/run/.containerenv").exists():
         return "podman"
-    text = "\n".join(_lines(proc / "1" / "cgroup"))
+    text = "\n".join(lines(proc / "1" / "cgroup"))
     return next((name for name in ("kubepods", "docker", "lxc") if name in text), "")
-
-
-def _nvidia_smi(*arguments: str) -> str:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def _gpus() -> tuple[Gpu, ...]:
-    query = "--query-gpu=name,memory.total,compute_cap,driver_version"
-    return parse_gpus(_nvidia_smi(query, "--format=csv,noheader,nounits"))
-
-
-def _gpu_links() -> tuple[GpuLink, ...]:
-    return parse_gpu_links(_nvidia_smi("topo", "-m"))
-
-
-def parse_gpu_links(text: str) -> tuple[GpuLink, ...]:
-    """Read the matrix of `nvidia-smi topo -m`; whatever else it prints is left out."""
-    rows = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.replace("\x1b[4m", "").replace("\x1b[0m", "").split("\t")]
-        if cells[0].startswith("GPU") and cells[0][3:].isdigit() and "X" in cells:
-            rows[int(cells[0][3:])] = cells[1:]
-    return tuple(
-        GpuLink(first, second, rows[first][second])
-        for first in sorted(rows)
-        for second in sorted(rows)
-        if first < second < len(rows[first])
-    )
-
-
-def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read nvidia-smi's CSV (name, MiB, compute capability, driver); lines that do not fit are left out."""
-    gpus = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[1].isdigit():
-            gpus.append(Gpu(cells[0], int(cells[1]) * 1024 * 1024, cells[2], cells[3]))
-    return tuple(gpus)
 
 
 def _file_system_size(path: Path) -> int | None:
@@ -377,17 +282,6 @@ def _file_system_size(path: Path) -> int | None:
     except OSError:
         return None
     return found.f_frsize * found.f_blocks
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _words(path: Path) -> list[str]:
-    return [word for line in _lines(path) for word in line.split()]
 
 
 def _version(package: str) -> str:

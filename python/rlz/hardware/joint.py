@@ -74,6 +74,12 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def precision(self) -> str:
+        """What the learner computes in: what `--precision auto` has turned out to be."""
+        assert self._learner is not None
+        return self._learner.precision
+
     def measure(self, seconds: float) -> Snapshot:
         """Wait until all is at work and settled, then look at a window."""
         begin = time.monotonic()
@@ -164,14 +170,14 @@ def measure(
     run_config = RunConfig.model_validate({**config.model_dump(), **options})
     folder = Path(tempfile.mkdtemp(prefix="run-"))  # within that of the profile, which removes it
     with Run(run_config, env_spec, cores, folder) as run:
-        found = run.measure(seconds)
+        found, precision = run.measure(seconds), run.precision
     samplers = [worker for worker in found.workers if worker.role == "sampler"]
     learner = next(worker for worker in found.workers if worker.role == "learner")
     return {
         **{name: setting[name] for name in ("samplers", "envs_per_sampler", "spin_count", "pinned", "device")},
         "batch_size": run_config.first_batch_size(),
         "replay_ratio": setting["replay_ratio"],
-        "precision": "bf16" if run_config.precision == "bf16" else setting["precision"],
+        "precision": precision,
         "executor": "compiled" if found.values.get("train/compiled") else "eager",
         "threads": int(found.values.get("train/threads", 1)),
         "env_steps_per_s": found.env_steps_per_s,
@@ -194,9 +200,6 @@ def main(config: dict[str, Any], settings: Sequence[dict[str, Any]], seconds: fl
         **{"total_timesteps": 10**12, "buffer_size": BUFFER_ROWS, "mode": "async"},
         **{"eval_every": 0, "checkpoint_every": 0, "save_replay": False},
     }
-    values = RunConfig.model_validate(config)
-    # One batch size: what it should be is decided by updates alone, and while a run goes on.
-    quiet["batch_size"] = values.first_batch_size()
     base = RunConfig.model_validate({**config, **quiet, "learning_starts": 10**6})
     cores = sorted(os.sched_getaffinity(0))
     pinned = next((setting for setting in settings if setting["pinned"]), None)

@@ -10,7 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlz.hardware.detect import Hardware
 from rlz.hardware.profile_model import Joint, Profile, UpdateRate
+from rlz.workers.execution.auto_precision import AMPERE, auto_precision
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -34,11 +36,11 @@ class Learning:
         ratio = None if isinstance(config.replay_ratio, str) else config.replay_ratio
         return cls(config.first_batch_size(), ratio, config.precision, config.compile)
 
-    def precision_on(self, device: str) -> str:
-        """What the precision is on a device (`auto`: fp32 on the CPU, tf32 on a card)."""
+    def precision_on(self, device: str, hardware: Hardware) -> str:
+        """What the precision is on a device of a machine, as the run resolves it."""
         if self.precision != "auto":
             return self.precision
-        return "fp32" if device == "cpu" else "tf32"
+        return auto_precision(_capability(name, hardware) for name in device.split(","))
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def update_rate(profile: Profile, learning: Learning, device: str, threads: int)
     Other batch sizes lie between (or, beyond the largest, in proportion to) those that were measured. Where compiled
     updates were measured at one size only, others gain as much from it.
     """
-    precision = learning.precision_on(device)
+    precision = learning.precision_on(device, profile.hardware)
     here = [rate for rate in profile.updates if rate.device == device and rate.precision == precision]
     eager = _at(here, "eager", learning.batch_size, threads)
     compiled = _at(here, "compiled", learning.batch_size, threads) if learning.compile else None
@@ -184,7 +186,7 @@ def predict(profile: Profile, learning: Learning, setting: Setting) -> Rates | N
     modelled = alone(profile, learning, setting)
     found = update_rate(profile, learning, setting.device, setting.threads)
     executor = None if found is None else found[1]
-    exact = [one for one in profile.joint if _is(one, learning, setting) and executor in (None, one.executor)]
+    exact = [one for one in profile.joint if _is(profile, one, learning, setting) and executor in (None, one.executor)]
     if exact:
         one = exact[-1]
         return Rates(one.env_steps_per_s, one.updates_per_s, True, bound(profile, one))
@@ -227,15 +229,23 @@ def bound(profile: Profile, joint: Joint) -> str:
     return "cores-bound" if busy > 0.85 * profile.hardware.cores else "own limits"
 
 
+def _capability(device: str, hardware: Hardware) -> tuple[int, int] | None:
+    """Compute capability of a card, None for the CPU. A card that nvidia-smi does not tell counts as a new one."""
+    if not device.startswith("cuda"):
+        return None
+    index = int(device.partition(":")[2] or 0)
+    return hardware.gpus[index].capability if index < len(hardware.gpus) else AMPERE
+
+
 def _learning_of(joint: Joint) -> Learning:
     return Learning(joint.batch_size, joint.replay_ratio, joint.precision, joint.executor == "compiled")
 
 
-def _is(joint: Joint, learning: Learning, setting: Setting) -> bool:
+def _is(profile: Profile, joint: Joint, learning: Learning, setting: Setting) -> bool:
     return (
         setting_of(joint) == setting
         and (joint.batch_size, joint.replay_ratio) == (learning.batch_size, learning.replay_ratio)
-        and joint.precision == learning.precision_on(joint.device)
+        and joint.precision == learning.precision_on(joint.device, profile.hardware)
     )
 
 

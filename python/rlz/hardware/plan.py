@@ -31,6 +31,7 @@ from rlz.hardware.model import (
     update_rate,
 )
 from rlz.hardware.profile_model import Figures, Joint, Profile
+from rlz.runtime.cores import ladder
 from rlz.runtime.memory import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
 from rlz.workers.execution.adaptation import KNEE, batch_sizes, knee
 
@@ -391,7 +392,7 @@ class _Planner:
     def _samplers(self) -> list[tuple[int, int]]:
         """Sampler processes and environments in each."""
         config, sampling = self.config, self.profile.sampling
-        counts = [config.samplers] if "samplers" in self.given else _powers(self._most_samplers())
+        counts = [config.samplers] if "samplers" in self.given else ladder(self._most_samplers())
         if "num_envs" in self.given:
             return [(count, max(1, config.num_envs // count)) for count in counts if count <= config.num_envs]
         envs = sorted({rate.envs_per_process for rate in sampling.rates}) if sampling is not None else [1]
@@ -659,15 +660,6 @@ def _effort(setting: Setting) -> tuple[float, ...]:
         setting.spin_count != DEFAULT_SPIN,
         setting.device != "cpu",
     )
-
-
-def _powers(most: int) -> list[int]:
-    counts = {most}
-    count = 1
-    while count < most:
-        counts.add(count)
-        count *= 2
-    return sorted(counts)
 
 
 def _shown(value: object) -> str:

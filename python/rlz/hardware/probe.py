@@ -20,6 +20,8 @@ from rlz.hardware.detect import Hardware, detect
 from rlz.hardware.model import DEFAULT_SPIN, Setting, setting_of
 from rlz.hardware.plan import open_settings
 from rlz.hardware.profile_model import Joint, Profile, Workload
+from rlz.runtime.cores import ladder
+from rlz.runtime.memory import STEPPER_BYTES, limits
 from rlz.workers.execution.threads import learner_environment
 
 if TYPE_CHECKING:
@@ -37,11 +39,11 @@ JOINT_UNTIL: Final = 0.97
 
 ENVS_PER_PROCESS = (1, 4, 16)
 
-SAMPLER_BYTES = 200 * 2**20
-"""Memory of one measuring sampler; no more are started than fit into half of what is free."""
+WIDTH = 256
+"""Of the layer whose matrix products are measured where no networks are named."""
 
-OTHER_SPINS = (10_000, 0)
-"""Spin counts that are measured beside the default, for the best setting, where the cores are more than one."""
+OTHER_SPIN = 10_000
+"""Spin count that is measured beside the default, for the best setting, where the cores are more than one."""
 
 
 class Budget:
@@ -68,11 +70,12 @@ class Budget:
 
 
 def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress: Progress | None = None) -> Profile:
-    """Look at the machine and, for a workload, measure.
+    """Look at the machine and measure what it can do, for a workload or by itself.
 
     Parameters
     ----------
-    config : of a run: environment, algorithm, networks, batch size, replay ratio. None: nothing is measured.
+    config : of a run: environment, algorithm, networks, batch size, replay ratio. None: only memory, matrix products
+        and copies are measured.
     budget : seconds for everything. What does not fit is listed in `skipped`.
     progress : told what comes next.
 
@@ -87,14 +90,17 @@ def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress
     hardware = detect()
     found: dict[str, Any] = {"hardware": asdict(hardware), "budget_s": budget}
     found["date"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    found["skipped"] = []
     if config is not None:
         from rlz import envs
 
         envs.inspect_env(config, on_note=lambda _: None)  # a clear error before anything is measured
         found["workload"] = Workload.of(config).model_dump()
-        found["skipped"] = []
-        with tempfile.TemporaryDirectory(prefix="rlz-profile-") as folder:
-            environment = {"TMPDIR": folder}  # a child that is killed leaves nothing elsewhere
+    with tempfile.TemporaryDirectory(prefix="rlz-profile-") as folder:
+        environment = {"TMPDIR": folder}  # a child that is killed leaves nothing elsewhere
+        if config is None:
+            _machine(hardware, clock, environment, found)
+        else:
             _sampling(config, hardware, clock, environment, found)
             _updates(config, hardware, clock, environment, found)
             _joint(config, clock, environment, found)
@@ -106,19 +112,13 @@ def _profile(found: dict[str, Any], clock: Budget) -> Profile:
     return Profile.model_validate_json(json.dumps(values))
 
 
-def thread_counts(cores: int) -> list[int]:
-    """Thread counts worth trying: powers of two up to the cores, and the cores themselves."""
-    return sorted({cores, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)})
-
-
 # -- samplers, environment, transport ------------------------------------------------------------------------------
 
 
 def _sampling(
     config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]
 ) -> None:
-    room = max(1, hardware.memory_available // 2 // SAMPLER_BYTES) if hardware.memory_available else 1
-    counts = thread_counts(max(1, min(hardware.cores, room)))
+    counts = ladder(_most_samplers(hardware.cores))
     each = min(1.0, max(0.2, 0.01 * clock.seconds))
     job = json.dumps(config.model_dump(mode="json"))
     skipped = found["skipped"]
@@ -167,6 +167,12 @@ def _sampling(
             skipped.append(f"replay buffer, parameters or memory: {error}")
 
 
+def _most_samplers(cores: int) -> int:
+    """Samplers that can be measured at once: as many as the cores, where they fit into half of what memory is left."""
+    free = min((limit.available for limit in limits()), default=0)
+    return max(1, min(cores, free // 2 // STEPPER_BYTES))
+
+
 def _scaling(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Processes and environments in each, the most telling first; (1, 1) has been measured."""
     ends = sorted({counts[0], counts[-1]})
@@ -197,9 +203,8 @@ def _updates(
     config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]
 ) -> None:
     seconds = min(2.0, max(0.3, 0.01 * clock.seconds))
-    job = {"config": config.model_dump(mode="json"), "threads": thread_counts(hardware.cores), "seconds": seconds}
-    groups: dict[str, list[Any]] = {"update": [], "product": [], "copy": []}
-    planned: list[str] = []
+    job = {"config": config.model_dump(mode="json"), "threads": ladder(hardware.cores), "seconds": seconds}
+    done = Done("updates", ("update", "product", "copy"), found["skipped"])
     clock.say("start of the learner")
     command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
     with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
@@ -207,27 +212,71 @@ def _updates(
         def until() -> float:
             # A learner that is slow to start gets the time of what would be in vain without it. From an empty cache its
             # update is compiled now: the run will be compiled, so figures of both together are worth more with it.
-            if not groups["update"]:
+            updates = done.figures["update"]
+            if not updates:
                 return JOINT_UNTIL
-            wanted = f"compiled, {groups['update'][0]['precision']}, batch {config.first_batch_size()},"
-            compiled = any(rate["executor"] == "compiled" for rate in groups["update"])
-            waits = not compiled and any(wanted in name for name in planned)
+            wanted = f"compiled, {updates[0]['precision']}, batch {config.first_batch_size()},"
+            compiled = any(rate["executor"] == "compiled" for rate in updates)
+            waits = not compiled and any(wanted in name for name in done.missing)
             return COMPILED_UNTIL if waits else UPDATES_UNTIL
 
-        for line in _lines(child, clock, until, found["skipped"], "updates"):
-            planned = line.get("plan", planned)
+        done.follow(child, clock, until)
+    found["updates"], found["products"], found["copies"] = done.figures.values()
+
+
+# -- without an environment ----------------------------------------------------------------------------------------
+
+
+def _machine(hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]) -> None:
+    job = {"threads": ladder(hardware.cores), "width": WIDTH}
+    done = Done("memory, matrix products and copies", ("memory", "product", "copy"), found["skipped"])
+    clock.say("start")
+    command = [sys.executable, "-m", "rlz.hardware.machine", json.dumps(job)]
+    with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
+        done.follow(child, clock, lambda: 1.0)
+    found["memory"], found["products"], found["copies"] = done.figures.values()
+
+
+# -- children ------------------------------------------------------------------------------------------------------
+
+
+class Done:
+    """What a child of tasks (`rlz.hardware.tasks`) has measured, and what of its plan is missing.
+
+    Parameters
+    ----------
+    name : of everything that it does, for people.
+    groups : of figures.
+    skipped : errors, and what is missing in the end, are added here.
+    """
+
+    def __init__(self, name: str, groups: Sequence[str], skipped: list[str]) -> None:
+        self.figures: dict[str, list[Any]] = {group: [] for group in groups}
+        self._name = name
+        self._plan = [name]
+        self._done: set[str] = set()
+        self._skipped = skipped
+
+    @property
+    def missing(self) -> list[str]:
+        """What was neither measured nor is explained by an error."""
+        failed = {text.partition(": ")[0] for text in self._skipped}
+        return [name for name in self._plan if name not in self._done | failed]
+
+    def follow(self, child: Child, clock: Budget, until: Callable[[], float]) -> None:
+        """Take figures until the child ends, or its part of the budget is spent."""
+        for line in _lines(child, clock, until, self._skipped, self._name):
+            self._plan = line.get("plan", self._plan)
             if "next" in line:
                 clock.say(line["next"])
-            if "done" in line and line["done"] in planned:
-                planned.remove(line["done"])
+            if "done" in line:
+                self._done.add(line["done"])
             if "error" in line:
-                found["skipped"].append(line["error"])
-                planned = [name for name in planned if not line["error"].startswith(name)]
-            for group, values in groups.items():
+                self._skipped.append(line["error"])
+            for group, values in self.figures.items():
                 if group in line:
                     values.append(line[group])
-    found["updates"], found["products"], found["copies"] = groups["update"], groups["product"], groups["copy"]
-    found["skipped"] += planned
+        self._skipped += self.missing
 
 
 def _lines(
@@ -265,8 +314,7 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
     turns = [(kind, settings[turn]) for turn in range(most) for kind, settings in lists if turn < len(settings)]
     _measure(config, clock, environment, found, turns)
     if so_far.hardware.cores > 1:
-        for spin in OTHER_SPINS[:1]:
-            _measure(config, clock, environment, found, _variants(found, ratio, spin_count=spin))
+        _measure(config, clock, environment, found, _variants(found, ratio, spin_count=OTHER_SPIN))
         _measure(config, clock, environment, found, _variants(found, ratio, pinned=True))
 
 
@@ -296,10 +344,11 @@ def _measure(
     for ratio, setting in turns:
         values = asdict(setting)
         del values["threads"]  # the learner measures its own
-        precision = "fp32" if setting.device == "cpu" else "tf32"
         compiled = any(one["executor"] == "compiled" for one in found["updates"])
-        settings.append({**values, "replay_ratio": ratio, "precision": precision, "compile": compiled})
-    job = {"config": config.model_dump(mode="json"), "settings": settings, "seconds": seconds}
+        settings.append({**values, "replay_ratio": ratio, "compile": compiled})
+    # One batch size: what it should be is decided by updates alone, and while a run goes on.
+    sized = config.model_copy(update={"batch_size": config.first_batch_size()})
+    job = {"config": sized.model_dump(mode="json"), "settings": settings, "seconds": seconds}
     done = 0
     command = [sys.executable, "-m", "rlz.hardware.joint", json.dumps(job)]
     clock.say("samplers and learner together")

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from rlz.bench.report import figure
 from rlz.hardware.detect import Hardware
+from rlz.hardware.hints import hints
 from rlz.hardware.limits import limits
 from rlz.hardware.model import DEFAULT_SPIN, bound
 from rlz.hardware.plan import Plan, explain
@@ -18,18 +19,21 @@ def show(profile: Profile, console: Console) -> None:
     """Print a profile."""
     parts: list[RenderableType] = [_title("Machine"), _machine(profile.hardware)]
     parts += [Text(f"note: {caution}", "yellow") for caution in profile.hardware.cautions()]
-    if profile.workload is not None:
+    if profile.workload is None:
+        parts += [Text(), _title("Memory, matrix products, copies"), _products(profile)]
+    else:
         parts += [Text(), _title(f"Each part alone, for {profile.workload.algo} on {profile.workload.env}")]
         if profile.sampling is not None:
             parts += [_sampling(profile.sampling), _scaling(profile.sampling)]
         if profile.transport is not None:
-            parts.append(_transport(profile, profile.transport))
-        parts += [_updates(profile), *([_products(profile)] if profile.products or profile.copies else [])]
+            parts.append(_transport(profile.transport))
+        parts += [_updates(profile), _products(profile)]
         if profile.joint:
             title = "Samplers and learner together (waits: part of the time, samplers/learner)"
             parts += [Text(), _title(title), _joint(profile)]
         parts += [Text(), _title("Limits"), _limits(profile)]
-        parts += [Text(f"not measured within {profile.budget_s:.0f} s: {name}", "dim") for name in profile.skipped]
+        parts += [Text(f"hint: {hint}", "yellow") for hint in hints(profile)]
+    parts += [Text(f"not measured within {profile.budget_s:.0f} s: {name}", "dim") for name in profile.skipped]
     console.print(Group(*parts))
 
 
@@ -99,7 +103,7 @@ def _scaling(sampling: Sampling) -> Table:
     return table
 
 
-def _transport(profile: Profile, transport: Transport) -> Table:
+def _transport(transport: Transport) -> Table:
     table = _table()
     table.add_row(
         "replay buffer",
@@ -112,9 +116,6 @@ def _transport(profile: Profile, transport: Transport) -> Table:
         f"{transport.parameter_bytes / 1024:,.0f} KiB: publish {transport.publish_us:,.0f} us, "
         f"read {transport.copy_us:,.0f} us",
     )
-    if profile.memory:
-        rates = ", ".join(f"{one.bytes_per_s / 1e9:,.1f} GB/s with {one.threads}" for one in profile.memory)
-        table.add_row("memory", f"copies {rates} thread{'s' * (len(profile.memory) > 1)}")
     return table
 
 
@@ -134,6 +135,9 @@ def _updates(profile: Profile) -> Table:
 
 def _products(profile: Profile) -> Table:
     table = _table()
+    if profile.memory:
+        rates = ", ".join(f"{one.bytes_per_s / 1e9:,.1f} GB/s with {one.threads}" for one in profile.memory)
+        table.add_row("memory", f"copies {rates} thread{'s' * (len(profile.memory) > 1)}")
     for one in profile.products:
         threads = f", {one.threads} thread{'s' * (one.threads > 1)}" if one.device == "cpu" else ""
         table.add_row(f"matrix products, {one.device}, {one.dtype}{threads}", f"{one.flops / 1e9:,.3g} GFLOP/s")

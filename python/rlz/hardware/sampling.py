@@ -7,7 +7,6 @@ that is how scaling is measured. A sampler here is rlz's own, with a replay buff
 import json
 import sys
 import tempfile
-import threading
 import time
 from typing import Any
 
@@ -20,6 +19,7 @@ from rlz.bench.buffers import appends, filled, rate, uniform
 from rlz.bench.sampling import publish_random_actor, sampler_spec
 from rlz.config import RunConfig
 from rlz.envs import ActionMap
+from rlz.hardware.bandwidth import memory_copies
 from rlz.networks.spec import actor_spec
 from rlz.transport import Streams
 from rlz.workers.sampler import Sampler
@@ -30,9 +30,6 @@ ROWS = 100_000
 SEED = [1, 2, 3, 4]
 LOOK = 16
 """Steps between two looks at the clock."""
-
-COPY_BYTES = 1 << 27
-"""Of one array that is copied to measure memory: larger than any cache of one socket."""
 
 
 class Bench:
@@ -130,13 +127,8 @@ class Bench:
             streams.close()
 
     def memory(self, threads: list[int], seconds: float) -> dict[str, Any]:
-        """Bytes per second of copies, read and written, by threads; each thread has arrays of its own."""
-        found = []
-        for count in threads:
-            size = COPY_BYTES // count
-            pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(count)]
-            found.append({"threads": count, "bytes_per_s": _copy_rate(pairs, seconds)})
-        return {"memory": found}
+        """Copies in memory by threads, `seconds` for each number."""
+        return {"memory": [memory_copies(count, seconds) for count in threads]}
 
     def _sampler(self, num_envs: int) -> Sampler:
         if num_envs not in self._samplers:
@@ -172,27 +164,6 @@ def _spread(values: list[float]) -> dict[str, float]:
     found = np.asarray(values)
     median, p95 = np.percentile(found, [50, 95])
     return {"mean": float(found.mean()), "median": float(median), "p95": float(p95), "worst": float(found.max())}
-
-
-def _copy_rate(pairs: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]], seconds: float) -> float:
-    done = [0] * len(pairs)
-    until = time.perf_counter() + seconds
-
-    def copy(index: int) -> None:
-        source, target = pairs[index]
-        while True:
-            np.copyto(target, source)
-            done[index] += 2 * source.nbytes
-            if time.perf_counter() >= until:
-                return
-
-    begin = time.perf_counter()
-    threads = [threading.Thread(target=copy, args=(index,)) for index in range(len(pairs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done) / (time.perf_counter() - begin)
 
 
 def serve(config: dict[str, Any]) -> None:

@@ -1,14 +1,13 @@
 """Child process of `rlz profile`: updates alone, matrix products and copies, by device, precision and threads. Torch.
 
 The batch is drawn from a small replay buffer as in training, so the compiled update is the one that `rlz train` loads,
-and stays in its cache. Prints {"next": what} before and an object after each measurement, in the order of what it
-decides: the parent may end it at any time, and knows from {"plan": [what, ...]} what is missing.
+and stays in its cache. Measured in the order of what it decides: the parent may end it at any time.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
@@ -22,12 +21,14 @@ from rlz.algorithms.registry import algorithm_class
 from rlz.bench.children import say
 from rlz.config import RunConfig
 from rlz.envs.spaces import EnvSpec
-from rlz.errors import in_one_line
+from rlz.errors import RlzError
+from rlz.hardware.products import Products, capability, has, wait
+from rlz.hardware.tasks import Task, run, threads_in_words
+from rlz.workers.execution.auto_precision import auto_precision
 from rlz.workers.execution.batches import Decoder
 from rlz.workers.execution.compiled import Compilation, Job, kinds_of, layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.executors import EagerExecutor
-from rlz.workers.execution.precision import AMPERE
 
 ROWS = 4096
 WARM_UP = 3
@@ -35,23 +36,8 @@ WARM_UP = 3
 BATCH_SIZES = (1024, 8192)
 """Measured beside that of the configuration."""
 
-PRODUCT_ROWS = 1024
-SMALL_ROWS = 8
-
-HOPELESS = 4.0
-"""A dtype whose products take so many times longer than those of float32 is not looked at any further."""
-
-COPY_BYTES = 1 << 26
-
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
-
-
-class Task:
-    """A measurement: its name for people, and the work, which gives JSON values or None where it makes no sense."""
-
-    def __init__(self, name: str, work: Callable[[], dict[str, Any] | None]) -> None:
-        self.name = name
-        self.work = work
+OTHER = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp32"}
+"""Precision that is measured beside the run's."""
 
 
 class Bench:
@@ -62,82 +48,82 @@ class Bench:
         self._threads = threads
         self._seconds = seconds
         self._env_spec = envs.inspect_env(config, on_note=lambda _: None)
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        self._cards = [f"cuda:{index}" for index in range(count)]
-        self._emulated: set[tuple[str, str]] = set()  # dtypes that a measurement has shown to be hopeless
+        self._products = Products(max(config.hidden, default=256), threads)
         self._loaded: dict[tuple[str, int], Any] = {}
 
     def tasks(self) -> list[Task]:
         """In the order of what they decide: executor and threads, device, then what only explains."""
         size = self._config.first_batch_size()
-        cards = self._cards[:1]
         precision = "bf16" if self._config.precision == "bf16" else "fp32"
-        on_card = self._config.precision if self._config.precision in ("fp32", "bf16") else "tf32"
+        cards = [(card, found) for card in self._products.cards[:1] if has(card, found := self._precision_on(card))]
         executors = ("eager", "compiled") if self._config.compile else ("eager",)
         main = []
         for executor in executors:
             main += [self._on_cpu(executor, precision, size, count) for count in self._threads]
-            main += [self._on_card(card, executor, on_card, size) for card in cards]
-        shapes = [("cpu", "fp32", count) for count in self._threads]
-        shapes += [("cpu", "bf16", count) for count in self._threads[:1]]
-        shapes += [(card, dtype, 1) for card in cards for dtype in ("fp32", "tf32", "bf16")]
-        products = [self._product(*shape) for shape in shapes]
+            main += [self._on_card(card, executor, found, size) for card, found in cards]
         more = [self._on_cpu(executor, precision, batch, count)
                 for batch in BATCH_SIZES if batch != size for count in self._threads[-1:]
                 for executor in executors]  # fmt: skip
-        more += [self._on_card(card, "eager", on_card, batch) for card in cards for batch in BATCH_SIZES]
-        other = "fp32" if precision == "bf16" else "bf16"
-        more += [self._on_cpu("eager", other, size, self._threads[-1])]
-        more += [self._on_card(card, "eager", other, size) for card in cards]
-        links = [("cpu", card) for card in self._cards] + [(card, "cpu") for card in self._cards]
-        links += [(one, two) for one in self._cards for two in self._cards if one != two]
-        return main + products + more + [self._copy(*link) for link in links]
+        more += [self._on_card(card, "eager", found, batch)
+                 for card, found in cards for batch in BATCH_SIZES if batch != size]  # fmt: skip
+        more += [self._on_cpu("eager", OTHER[precision], size, self._threads[-1])]
+        more += [self._on_card(card, "eager", OTHER[found], size) for card, found in cards if has(card, OTHER[found])]
+        return [*main, *self._products.tasks(), *more, *self._products.copies()]
+
+    def _precision_on(self, card: str) -> str:
+        """That of the run on a card, which may not have it."""
+        precision = self._config.precision
+        return auto_precision([capability(card)]) if precision == "auto" else precision
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def _on_cpu(self, executor: str, precision: str, batch_size: int, threads: int) -> Task:
-        name = f"updates on cpu, {executor}, {precision}, batch {batch_size}, {threads} thread{'s' * (threads > 1)}"
+        name = f"updates on cpu, {executor}, {precision}, batch {batch_size}, {threads_in_words(threads)}"
 
         def work() -> dict[str, Any] | None:
-            if ("cpu", precision) in self._emulated:
+            if ("cpu", precision) in self._products.emulated:
                 return None
             begin = time.perf_counter()
             algorithm, draw = self._algorithm(precision), Draw(self._env_spec, batch_size)
             torch.set_num_threads(threads)
-            update = self._executor(algorithm, draw, executor, wait=batch_size == self._config.first_batch_size())
-            if update is None:
-                return None
+            update = self._executor(algorithm, draw, executor, patient=batch_size == self._config.first_batch_size())
             found, ready = rate(update, algorithm, draw, self._seconds, begin)
             return self._rate("cpu", executor, precision, batch_size, threads, found, ready)
 
         return Task(name, work)
 
-    def _executor(self, algorithm: OffPolicy, draw: "Draw", executor: str, *, wait: bool) -> Any:
-        """An executor; None for a compiled one that is not in the cache and not worth the wait."""
+    def _executor(self, algorithm: OffPolicy, draw: "Draw", executor: str, *, patient: bool) -> Any:
+        """An executor.
+
+        Raises
+        ------
+        RlzError
+            A compiled one that is not in the cache and not worth the wait, or cannot be compiled.
+        """
         if executor == "eager":
             return EagerExecutor(algorithm)
         key = repr(algorithm), draw.batch_size
         if key not in self._loaded:
             job = Job(algorithm, layouts(draw("cpu").tensors()), "cpu", kinds_of(algorithm.cycle))
             compilation = Compilation(job)
-            if not compilation.ready and not wait:
-                return None
+            if not compilation.ready and not patient:
+                raise RlzError("not compiled before, and only the batch size of the run is worth the wait")
             try:
                 compilation.start(urgent=True)
                 compilation.finished(wait=True)
-                if compilation.error is not None:
-                    say({"error": f"updates cannot be compiled for cpu: {compilation.error}"})
-                self._loaded[key] = None if compilation.error else compilation.load()
+                why_not = compilation.error and RlzError(f"cannot be compiled: {compilation.error}")
+                self._loaded[key] = why_not or compilation.load()
             finally:
                 compilation.close()
-        return self._loaded[key]
+        found = self._loaded[key]
+        if isinstance(found, RlzError):
+            raise found
+        return found
 
     def _on_card(self, card: str, executor: str, precision: str, batch_size: int) -> Task:
         """Updates of a whole engine, with CUDA graphs where they can be had."""
 
-        def work() -> dict[str, Any] | None:
-            if not self._has(card, precision):
-                return None
+        def work() -> dict[str, Any]:
             begin = time.perf_counter()
             torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
             try:
@@ -161,7 +147,7 @@ class Bench:
                 try:
                     found, ready = rate(update, algorithm, draw, self._seconds, begin, card)
                     if engine.executor != executor:
-                        return None
+                        raise RlzError(f"the updates were {engine.executor}")
                 finally:
                     engine.close()
             finally:
@@ -181,77 +167,6 @@ class Bench:
         rates = {"updates_per_s": per_second, "frames_per_s": per_second * batch_size, "ready_s": ready}
         what = {"device": device, "executor": executor, "precision": precision, "batch_size": batch_size}
         return {"update": {**what, "threads": threads, **rates}}
-
-    # -- matrix products and copies --------------------------------------------------------------------------------
-
-    def _product(self, device: str, dtype: str, threads: int) -> Task:
-        """Activations [rows, width] times a layer's weights [width, width]."""
-
-        def work() -> dict[str, Any] | None:
-            if not self._has(device, dtype) or (device, dtype) in self._emulated:
-                return None
-            width = max(self._config.hidden, default=256)
-            torch.set_num_threads(threads)
-            torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-            try:
-                # Small ones first: where a dtype is emulated, even one product of full size takes seconds.
-                flops = self._flops(device, dtype, SMALL_ROWS, width)
-                if dtype != "fp32" and flops * HOPELESS < self._flops(device, "fp32", SMALL_ROWS, width):
-                    self._emulated.add((device, dtype))
-                else:
-                    flops = self._flops(device, dtype, PRODUCT_ROWS, width)
-            finally:
-                torch.set_float32_matmul_precision("highest")
-            return {"product": {"device": device, "dtype": dtype, "threads": threads, "flops": flops}}
-
-        return Task(f"matrix products on {device}, {dtype}, {threads} thread{'s' * (threads > 1)}", work)
-
-    @staticmethod
-    def _flops(device: str, dtype: str, rows: int, width: int) -> float:
-        left = torch.ones(rows, width, dtype=DTYPES[dtype], device=device)
-        right = torch.ones(width, width, dtype=DTYPES[dtype], device=device)
-        out = left @ right
-        each = 8 if device == "cpu" else 200
-        calls, begin = 0, 0.0
-        while True:
-            if not calls:
-                _wait(device)
-                begin = time.perf_counter()
-            for _ in range(1 if not calls else each):
-                torch.mm(left, right, out=out)
-                calls += 1
-            _wait(device)
-            passed = time.perf_counter() - begin
-            if passed >= 0.1:
-                return 2.0 * rows * width * width * calls / passed
-
-    @staticmethod
-    def _has(device: str, dtype: str) -> bool:
-        if device == "cpu":
-            return dtype != "tf32"
-        return dtype == "fp32" or torch.cuda.get_device_capability(device) >= AMPERE
-
-    def _copy(self, source: str, target: str) -> Task:
-        def work() -> dict[str, Any]:
-            pinned = "cpu" in (source, target)
-            tensors = [
-                torch.empty(COPY_BYTES, dtype=torch.uint8, device=place, pin_memory=pinned and place == "cpu")
-                for place in (source, target)
-            ]
-            card = target if source == "cpu" else source
-            calls, begin = -1, 0.0
-            while calls < 1 or time.perf_counter() - begin < 0.1:
-                if calls < 0:
-                    begin = time.perf_counter()  # the first one warms up
-                tensors[1].copy_(tensors[0], non_blocking=True)
-                _wait(card)
-                calls += 1
-                if not calls:
-                    begin = time.perf_counter()
-            bytes_per_s = COPY_BYTES * calls / (time.perf_counter() - begin)
-            return {"copy": {"source": source, "target": target, "bytes_per_s": bytes_per_s}}
-
-        return Task(f"copies from {source} to {target}", work)
 
 
 class Draw:
@@ -294,7 +209,7 @@ def rate(
         while done < most and time.perf_counter() < until:
             update(state, failed, draw(device), noise.normal_(), learning_rate, next(kinds))
             done += 1
-        _wait(device)
+        wait(device)
         return done
 
     run(WARM_UP, float("inf"))
@@ -304,24 +219,10 @@ def rate(
     return updates / (time.perf_counter() - start), ready
 
 
-def _wait(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize(device)
-
-
 def main(config: dict[str, Any], threads: list[int], seconds: float) -> None:
-    """Measure everything that is planned. A task that raises is an error of its own, not of all."""
+    """Measure everything that is planned."""
     torch.set_flush_denormal(True)  # as a learner
-    tasks = Bench(RunConfig.model_validate(config), threads, seconds).tasks()
-    say({"plan": [task.name for task in tasks]})
-    for task in tasks:
-        say({"next": task.name})
-        try:
-            found = task.work()
-        except Exception as error:
-            say({"error": f"{task.name}: {in_one_line(error, 200)}"})
-            continue
-        say({"done": task.name, **(found or {})})
+    run(Bench(RunConfig.model_validate(config), threads, seconds).tasks())
 
 
 if __name__ == "__main__":

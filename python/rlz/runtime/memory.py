@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlz.errors import SharedMemoryError
+from rlz.runtime import cgroup
+from rlz.runtime.kernel_files import lines
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -30,7 +32,6 @@ ENV_BYTES = MIB
 
 CONTROLLER_BYTES = 150 * MIB
 
-_UNLIMITED = 1 << 60
 _ITEM_BYTES = {"f16": 2, "bf16": 2, "u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f64": 8, "u64": 8, "i64": 8}
 
 
@@ -63,7 +64,7 @@ def limits(root: Path = Path("/")) -> list[Limit]:
 
 
 def _machine(root: Path) -> list[Limit]:
-    for line in _lines(root / "proc/meminfo"):
+    for line in lines(root / "proc/meminfo"):
         if line.startswith("MemAvailable:"):
             return [Limit("free memory of this machine (MemAvailable)", int(line.split()[1]) * 1024)]
     return []
@@ -74,84 +75,20 @@ def _address_space(root: Path) -> list[Limit]:
     if soft == resource.RLIM_INFINITY:
         return []
     used = 0
-    for line in _lines(root / "proc/self/status"):
+    for line in lines(root / "proc/self/status"):
         if line.startswith("VmSize:"):
             used = int(line.split()[1]) * 1024
     return [Limit("limit of the address space (ulimit -v)", max(0, soft - used))]
 
 
 def _cgroups(root: Path) -> list[Limit]:
-    mounts = _cgroup_mounts(root)
     found = []
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            version, names = 2, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            version, names = 1, ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        for mounted, mount_root in mounts.get(version, []):
-            for folder in _ancestors(mounted, _below(path, mount_root)):
-                limit = _cgroup_limit(folder, *names)
-                if limit is not None:
-                    shown = "/" + str(folder.relative_to(root))
-                    found.append(Limit(f"memory limit of the container or cgroup ({shown})", limit))
+    for folder in cgroup.folders("memory", root / "proc", root / "sys/fs/cgroup"):
+        most, used = cgroup.memory_limit(folder), cgroup.memory_used(folder)
+        if most is not None and used is not None:
+            name = f"memory limit of the container or cgroup (/{folder.relative_to(root)})"
+            found.append(Limit(name, max(0, most - used)))
     return found
-
-
-def _cgroup_mounts(root: Path) -> dict[int, list[tuple[Path, str]]]:
-    """Mount points that hold memory limits, by cgroup version, with the cgroup that each shows as its root."""
-    mounts: dict[int, list[tuple[Path, str]]] = {1: [], 2: []}
-    for line in _lines(root / "proc/self/mountinfo"):
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        place = root / fields[4].lstrip("/")
-        if kind[0] == "cgroup2":
-            mounts[2].append((place, fields[3]))
-        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            mounts[1].append((place, fields[3]))
-    return mounts
-
-
-def _below(path: str, mount_root: str) -> str:
-    """Path of a cgroup below a mount. A container often sees its own cgroup as the root of the mount."""
-    if mount_root != "/" and (path == mount_root or path.startswith(mount_root + "/")):
-        return path[len(mount_root) :]
-    return path
-
-
-def _ancestors(mount: Path, path: str) -> list[Path]:
-    """The cgroup and all its ancestors up to the mount."""
-    folders = [mount]
-    for part in Path(path.lstrip("/")).parts:
-        folders.append(folders[-1] / part)
-    return folders[::-1]
-
-
-def _cgroup_limit(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
-    most, used = _number(folder / limit_name), _number(folder / usage_name)
-    if most is None or used is None or most >= _UNLIMITED:
-        return None
-    cache = 0
-    for line in _lines(folder / "memory.stat"):
-        if line.startswith(cache_name + " "):
-            cache = int(line.split()[1])
-    return max(0, most - max(0, used - cache))
-
-
-def _number(path: Path) -> int | None:
-    lines = _lines(path)
-    return int(lines[0]) if lines and lines[0].strip().isdigit() else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def row_bytes(env_spec: "EnvSpec") -> int:

@@ -182,6 +182,11 @@ class Learner:
         self._saving.wait()
 
     @property
+    def precision(self) -> str:
+        """What `--precision` stands for here."""
+        return self._precision
+
+    @property
     def settled(self) -> bool:
         """Executor and number of threads will stay as they are for a while."""
         return self._engine.settled

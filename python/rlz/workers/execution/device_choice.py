@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 
 from rlz.algorithms.base import Batch, OffPolicy
+from rlz.runtime.cores import cores
 from rlz.workers.execution.executors import EagerExecutor
 from rlz.workers.execution.graphs import WARM_UP, cuda_graph
-from rlz.workers.execution.threads import cores
 
 MEASURE_S = 0.5
 """Time for the updates of one device."""

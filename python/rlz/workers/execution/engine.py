@@ -20,12 +20,13 @@ from torch import Tensor
 
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import NonFiniteError, in_one_line
+from rlz.runtime.cores import cores
 from rlz.workers.execution.compiled import Compilation, Job, Layout, kinds_of
 from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
 from rlz.workers.execution.graphs import GraphedLaunches, cuda_graph
 from rlz.workers.execution.launches import FedRows, Inputs, Launches, Rows
-from rlz.workers.execution.threads import ThreadTuner, cores, tuner
+from rlz.workers.execution.threads import ThreadTuner, tuner
 
 POLL_S = 0.5
 """Seconds between looks at the helper that compiles."""

@@ -11,26 +11,23 @@ from collections.abc import Iterable
 import torch
 
 from rlz.errors import CheckpointError, DeviceError
-
-AMPERE = (8, 0)
-"""Least compute capability with tf32 and bf16 in hardware."""
+from rlz.workers.execution.auto_precision import AMPERE, auto_precision
 
 
 def use_precision(precision: str, devices: Iterable[torch.device], *, serial: bool = False) -> str:
     """Switch this process to `--precision`: what `auto` stands for, else the same name.
-
-    `auto` is float32, on CUDA with products in tf32 where all of the devices have it; in serial mode plain float32.
 
     Raises
     ------
     DeviceError
         A device cannot do what was asked for.
     """
+    devices = list(devices)
     lacking = [_lack(device) for device in devices]
     tf32_missing = next((reason for reason, _ in lacking if reason), None)
     bf16_missing = next((reason for _, reason in lacking if reason), None)
     if precision == "auto":
-        precision = "fp32" if serial or tf32_missing else "tf32"
+        precision = auto_precision((_capability(device) for device in devices), serial=serial)
     missing = {"tf32": tf32_missing, "bf16": bf16_missing}.get(precision)
     if missing:
         raise DeviceError(f"--precision {precision}: {missing}; use auto or fp32")
@@ -55,10 +52,15 @@ def check_resumed(precision: str, saved: str | None) -> None:
 
 def _lack(device: torch.device) -> tuple[str | None, str | None]:
     """Why a device has no tf32, and why it has no bf16; None where it has."""
-    if device.type == "cpu":
+    found = _capability(device)
+    if found is None:
         return "the CPU has no tf32", None
-    major, minor = torch.cuda.get_device_capability(device)
-    if (major, minor) >= AMPERE:
+    if found >= AMPERE:
         return None, None
+    major, minor = found
     reason = f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) has neither tf32 nor bf16"
     return reason, reason
+
+
+def _capability(device: torch.device) -> tuple[int, int] | None:
+    return None if device.type == "cpu" else torch.cuda.get_device_capability(device)

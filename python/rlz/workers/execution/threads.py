@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, quantiles
 
+from rlz.runtime.cores import ladder
+
 CONTENDED = 1.6
 """Time per update, relative to one thread, at which a number that was asked for is given up."""
 
@@ -51,11 +53,6 @@ def learner_environment(spin_count: int) -> dict[str, str]:
     return variables
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def tuner(threads: int | str, available: int) -> ThreadTuner:
     """For the option `--threads`: a number to keep, "auto", or "auto_N", where N was found good before."""
     if isinstance(threads, int):
@@ -67,8 +64,7 @@ def tuner(threads: int | str, available: int) -> ThreadTuner:
 def candidates(threads: int | str, available: int) -> list[int]:
     """Numbers of threads to choose from, 1 first: powers of two and all cores for "auto", 1 and N for N."""
     if isinstance(threads, str):
-        powers = [2**k for k in range(available.bit_length()) if 2**k <= available]
-        return sorted({1, *powers, available})
+        return ladder(available)
     return sorted({1, threads})
 
 
