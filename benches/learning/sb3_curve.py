@@ -5,8 +5,8 @@ Runs in any environment that has stable-baselines3 and gymnasium[mujoco]:
     python sb3_curve.py --algo td3 --env Pendulum-v1 --steps 20000 --noise 0.1 --gamma 0.98 --buffer-size 200000 \\
         --learning-starts 10000 --learning-rate 1e-3 --every 2000 --episodes 20 --output curve.csv
 Columns: env_steps, mean, std, wall_s (evaluation time excluded). With --say a line of JSON is printed at the first env
-step and after each evaluation: `time` (of the clock), and `env_steps`, `updates`, `mean`, `before` and `took` (seconds of
-the evaluations before, and of this one).
+step and after each evaluation: `time` (of the clock), and `env_steps`, `updates`, `mean`, `before` and `took` (seconds
+of the evaluations before, and of this one).
 """
 
 import argparse

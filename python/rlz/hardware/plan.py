@@ -319,7 +319,8 @@ class _Planner:
         if self.profile.sampling is None or not self.profile.updates:
             return "the profile has too few figures: `rlz profile --budget 120s` gives it more time"
         device = self._devices()[0]
-        return f"the profile has no updates in {self.learning.precision_on(device)} on {device}"
+        precision = self.learning.precision_on(device, self.profile.hardware)
+        return f"the profile has no updates in {precision} on {device}"
 
     def ranked(self) -> list[tuple[Setting, Rates]]:
         """Every setting that may be chosen and has figures, the best first; equal ones: the simplest first."""
@@ -348,7 +349,10 @@ class _Planner:
         same = (one.batch_size, one.replay_ratio) == (self.learning.batch_size, self.learning.replay_ratio)
         updates = update_rate(self.profile, self.learning, one.device, one.threads)
         executor = one.executor if updates is None else updates[1]
-        return same and (one.precision, one.executor) == (self.learning.precision_on(one.device), executor)
+        return same and (one.precision, one.executor) == (
+            self.learning.precision_on(one.device, self.profile.hardware),
+            executor,
+        )
 
     def _score(self, pair: tuple[Setting, Rates]) -> float:
         return score(self.learning, pair[1])
@@ -618,7 +622,7 @@ class _Planner:
         mine = [
             rate for rate in self.profile.updates if (rate.device, rate.threads) == (setting.device, setting.threads)
         ]
-        precision = self.learning.precision_on(setting.device)
+        precision = self.learning.precision_on(setting.device, self.profile.hardware)
         rates = {
             rate.executor: rate.updates_per_s
             for rate in mine

@@ -358,7 +358,7 @@ class Learner:
             raise error
         tried = {adaptation.wanted, adaptation.operation.batch_size} - {adaptation.chosen.batch_size}
         self._follow(adaptation, adaptation.refuse(in_one_line(error)))
-        for size in tried & self._engines.keys():
+        for size in self._engines.keys() & tried:
             self._engines.pop(size).close()
 
     def _use_batch_size(self, batch_size: int) -> None:
