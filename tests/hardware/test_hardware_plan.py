@@ -11,7 +11,8 @@ from rlz.config import RunConfig
 from rlz.errors import ConfigError
 from rlz.hardware.detect import Hardware
 from rlz.hardware.model import BOUNDS, Setting
-from rlz.hardware.plan import CHOICES, Plan, explain, open_settings, plan
+from rlz.hardware.plan import CHOICES, Plan, explain
+from rlz.hardware.planner import open_settings, plan
 from rlz.hardware.profile_model import Profile
 
 LEARNING = (

@@ -15,7 +15,7 @@ from rlz.bench.children import Child
 from rlz.errors import RlzError
 from rlz.hardware import probe, report
 from rlz.hardware.detect import Hardware
-from rlz.hardware.plan import plan
+from rlz.hardware.planner import plan
 from rlz.hardware.profile_model import Profile
 from rlz.runtime.memory import Limit
 

@@ -11,7 +11,8 @@ from rlz.config import RunConfig, resolve, resolve_with_origins
 from rlz.errors import ConfigError
 from rlz.hardware import cache
 from rlz.hardware.detect import detect
-from rlz.hardware.plan import CHOICES, Plan, plan
+from rlz.hardware.plan import CHOICES, Plan
+from rlz.hardware.planner import plan
 from rlz.hardware.profile_model import Profile
 from rlz.runtime.graph import MODULES
 from rlz.runtime.graph import plan as graph

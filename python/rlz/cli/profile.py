@@ -80,7 +80,7 @@ def profile(
     from rich.console import Console
 
     from rlz.hardware.limits import limits
-    from rlz.hardware.plan import plan as make_plan
+    from rlz.hardware.planner import plan as make_plan
     from rlz.hardware.report import show, show_plan
 
     if output is not None:

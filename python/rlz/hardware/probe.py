@@ -18,7 +18,7 @@ from rlz.bench.children import Child
 from rlz.errors import RlzError
 from rlz.hardware.detect import Hardware, detect
 from rlz.hardware.model import DEFAULT_SPIN, Setting, setting_of
-from rlz.hardware.plan import open_settings
+from rlz.hardware.planner import open_settings
 from rlz.hardware.profile_model import Joint, Profile, Workload
 from rlz.runtime.cores import ladder
 from rlz.runtime.memory import STEPPER_BYTES, limits

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from rlz.errors import ConfigError
 from rlz.hardware import cache
 from rlz.hardware.detect import detect
-from rlz.hardware.plan import CHOICES, Plan, options_given, plan
+from rlz.hardware.plan import CHOICES, Plan
+from rlz.hardware.planner import options_given, plan
 from rlz.hardware.profile_model import Workload
 from rlz.runtime.memory import limits
 
