@@ -158,14 +158,16 @@ def test_the_plan_is_in_the_run_folder_and_verified(
     looked: list[float] = []
 
     class Seen:
-        def __init__(self, prediction: object, config: RunConfig) -> None:
+        def __init__(self, prediction: object, config: RunConfig, *, sampling: object) -> None:
             assert prediction is not None
+            assert sampling == found.sampling  # of the profile, for what resets took there
 
         def look(self, snapshot: object) -> str | None:
             looked.append(1.0)
             return "not as planned: a test" if len(looked) == 1 else None
 
     monkeypatch.setattr(verify, "Verifier", Seen)
+    monkeypatch.setattr(cache, "load", lambda _: cache.Found(found))
     run = RunConfig(
         **{"env": "fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "hidden": (8,), "eval_every": 0},
         **{"total_timesteps": 300, "learning_starts": 50, "buffer_size": 1000, "log_every": 0.1},
