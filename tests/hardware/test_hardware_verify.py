@@ -170,7 +170,7 @@ def test_a_run_that_goes_as_planned_is_not_mentioned(tmp_path: Path) -> None:
         ),
         ({}, {}, "updates are slower"),
         ({"learner_waits": {"batch": 0.3}}, {}, "the learner waits for rows of the replay buffer, 30% of the time"),
-        ({"sampler_waits": 0.0}, {}, "samplers and learner are both slower"),
+        ({"sampler_waits": 0.0}, {}, "both sides are slower"),
         ({"clock": 1500}, {}, "the CPU's clock is low, 1,500 MHz of 4,000"),
         ({"clock": 3000}, {}, "updates are slower"),
     ],
@@ -189,7 +189,7 @@ def test_a_slower_run_is_explained_once(
     [
         (100.0, 60.0, "updates are slower"),
         (60.0, 100.0, "the environment is slower"),
-        (60.0, 60.0, "samplers and learner are both slower"),
+        (60.0, 60.0, "both sides are slower"),
         (60.0, 150.0, "more of the cores' time goes to the learner"),
     ],
 )

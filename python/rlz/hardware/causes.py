@@ -118,10 +118,7 @@ def likely_cause(
         return _updates(window)
     resets = _resets(window, sampling, -steps)
     if side == "both":
-        return (
-            resets
-            or "samplers and learner are both slower than when they were measured: a lower clock, or memory that others use"
-        )
+        return resets or "both sides are slower than when they were measured: a lower clock, or memory that others use"
     if resets:
         return resets
     if sampling is not None and sampling.reset_us is not None:
