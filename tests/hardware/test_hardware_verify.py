@@ -1,5 +1,6 @@
 """A run beside its prediction, with a kernel that a test writes."""
 
+import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from machines import config, hardware, profile
 
-from rlz.hardware.cards import Cards, foreign, slowed
+from rlz.hardware.cards import Cards, foreign, look_at_cards, slowed
 from rlz.hardware.detect import Roots
 from rlz.hardware.plan import Prediction
 from rlz.hardware.verify import Verifier
@@ -83,7 +84,7 @@ class Machine:
             (folder / "cpufreq" / "scaling_cur_freq").write_text(f"{1000 * now}\n")
             (folder / "cpufreq" / "cpuinfo_max_freq").write_text("4000000\n")
             (folder / "thermal_throttle" / "core_throttle_count").write_text(f"{self.hot * (core == 0)}\n")
-            (folder / "thermal_throttle" / "package_throttle_count").write_text("7\n")  # long ago
+            (folder / "thermal_throttle" / "package_throttle_count").write_text("900\n")  # long ago
 
     def tick(self) -> Snapshot:
         self.now += 5.0
@@ -216,7 +217,9 @@ def test_heat_is_counted_while_the_run_is_looked_at(tmp_path: Path) -> None:
     for _ in range(12):
         machine.hot += 2
         found.append(verifier.look(machine.tick()))
-    assert ["the CPU is too hot and has slowed itself down 8 times" in text for text in found if text] == [True]
+    assert [
+        "the CPU is too hot and has slowed its cores down meanwhile (8 times" in text for text in found if text
+    ] == [True]
 
 
 def test_slow_resets_are_told_from_slow_steps(tmp_path: Path) -> None:
@@ -253,6 +256,30 @@ def test_pids_of_another_namespace_are_not_taken_for_others() -> None:
     assert foreign("7\n", own={7, 8}) == 0
     assert foreign("4001\n4002\n", own={7, 8}) == 0  # the host's: one of them may be our learner
     assert foreign("[Not Supported]\n", own={7}) == 0
+
+
+def test_nvidia_smi_is_asked_about_the_learners_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        """#!/bin/sh
+[ "$1 $2" = "-i GPU-b" ] || exit 1
+case "$3" in
+  --query-compute-apps=pid) printf '7\\n%s\\n901\\n' "$HELPER" ;;
+  --query-gpu=temperature.gpu,*) echo "91, Active, Not Active, Not Active" ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    with subprocess.Popen(["sleep", "600"]) as helper:  # such as a compiler's
+        monkeypatch.setenv("HELPER", str(helper.pid))
+        seen = look_at_cards(["cuda:1"], {7})
+        helper.kill()
+    assert seen.slowed == "the GPU has lowered its clock: it is too hot (91 degrees Celsius)"
+    assert seen.users == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert look_at_cards(["cuda:0"], {7}) == Cards()  # it fails: nothing is said
 
 
 def test_why_a_card_has_lowered_its_clock() -> None:

@@ -28,12 +28,15 @@ def look_at_cards(devices: Sequence[str], own: set[int]) -> Cards:
     Parameters
     ----------
     devices : torch's names, such as cuda:0.
-    own : process ids of the run.
+    own : process ids of the run's workers; what this process and they have started counts as the run's too.
     """
+    import psutil
+
+    helpers = {child.pid for child in psutil.Process().children(recursive=True)}
     cards = ",".join(_of_driver(device) for device in devices)
     query = ["temperature.gpu", *(f"clocks_throttle_reasons.{name}" for name in REASONS)]
     return Cards(
-        users=foreign(_ask(cards, "--query-compute-apps=pid"), own),
+        users=foreign(_ask(cards, "--query-compute-apps=pid"), own | helpers),
         slowed=slowed(_ask(cards, f"--query-gpu={','.join(query)}")),
     )
 

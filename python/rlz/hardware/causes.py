@@ -151,7 +151,7 @@ def _machine(window: Window) -> str:
         also = f", and somebody waited for a core {waiting:.0%} of the time" if waiting > 0.1 else ""
         return f"other processes use {others:.1f} of the {window.cores} cores{also}"
     if (hot := after.hot - before.hot) > 0:
-        return f"the CPU is too hot and has slowed itself down {hot} time{'s' * (hot > 1)} meanwhile"
+        return f"the CPU is too hot and has slowed its cores down meanwhile ({hot:,} times, all cores together)"
     clocks = [(seen.clock_mhz, seen.most_mhz) for seen in (before, after)]
     if all(clock is not None and most is not None and clock < LOW_CLOCK * most for clock, most in clocks):
         return (

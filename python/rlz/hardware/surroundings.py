@@ -22,7 +22,7 @@ class Surroundings:
     busy_s : time for which the cores were not idle, their sum.
     pressure_s : time for which somebody waited for a core.
     throttled_s, throttled : time for which a quota paused this container, and how often.
-    hot : how often the cores slowed themselves down because of their temperature.
+    hot : how often cores were slowed down because of their temperature, summed over them.
     clock_mhz, most_mhz : clock of the fastest core, and what it can be at most; None: not told (virtual machines).
     """
 
@@ -81,12 +81,9 @@ def _throttled(roots: Roots) -> int:
 
 
 def _hot(sys: Path, cores: set[int]) -> int:
-    """How often heat has slowed cores down: their own counters, or the package's, which all its cores repeat."""
-    counts = {
-        name: [_number(sys / f"devices/system/cpu/cpu{core}/thermal_throttle/{name}_throttle_count") for core in cores]
-        for name in ("core", "package")
-    }
-    return max(sum(count or 0 for count in counts["core"]), max((count or 0 for count in counts["package"]), default=0))
+    """How often heat has slowed cores down, their sum: by itself each, and together with all of its package."""
+    folders = [sys / f"devices/system/cpu/cpu{core}/thermal_throttle" for core in cores]
+    return sum(_number(folder / f"{kind}_throttle_count") or 0 for folder in folders for kind in ("core", "package"))
 
 
 def _clock_mhz(sys: Path, cores: set[int]) -> tuple[float | None, float | None]:
