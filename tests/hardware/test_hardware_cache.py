@@ -26,6 +26,14 @@ def test_a_profile_is_found_again_and_private(tmp_path: Path) -> None:
     assert cache.load(config(seed=3, batch_size=1024, samplers=2), MACHINE, folder).profile is not None
 
 
+def test_a_profile_of_a_busy_machine_is_used_but_said(tmp_path: Path) -> None:
+    busy = profile(replace(MACHINE, load=1.7))
+    cache.save(busy, tmp_path)
+    found = cache.load(config(), MACHINE, tmp_path)
+    assert found.profile == busy
+    assert "while other processes wanted 1.7 cores: its rates are too low" in found.note
+
+
 def test_other_networks_and_environments_have_their_own(tmp_path: Path) -> None:
     kept(tmp_path)
     others = [config(hidden="64,64"), config(env="Ant-v4"), config(n_critics=3), config(env_kwargs={"g": 9.0})]

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,20 @@ from rlz.runtime.planning import FILE, planned, planned_again
 def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profile:
     """A profile of this machine for SAC on Pendulum-v1 in the cache: four environments in a process are far better."""
     monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
-    made = profile(detect(), gain_of_envs=3.0)
+    made = profile(replace(detect(), load=0.0), gain_of_envs=3.0)
     cache.save(made)
     return made
 
 
 def config(**options: object) -> RunConfig:
     return resolve("sac", "Pendulum-v1", {"replay_ratio": "free", **options}, None)
+
+
+def test_a_plan_from_a_busy_machine_says_so(found: Profile) -> None:
+    assert planned(config()).notes == []
+    cache.save(found.model_copy(update={"hardware": replace(found.hardware, load=2.0)}))
+    (note,) = planned(config()).notes
+    assert "its rates are too low" in note
 
 
 def test_a_run_follows_the_profile_of_its_machine(found: Profile) -> None:
@@ -162,14 +170,16 @@ def test_the_plan_is_in_the_run_folder_and_verified(
     looked: list[float] = []
 
     class Seen:
-        def __init__(self, prediction: object, config: RunConfig) -> None:
+        def __init__(self, prediction: object, config: RunConfig, *, sampling: object) -> None:
             assert prediction is not None
+            assert sampling == found.sampling  # of the profile, for what resets took there
 
         def look(self, snapshot: object) -> str | None:
             looked.append(1.0)
             return "not as planned: a test" if len(looked) == 1 else None
 
     monkeypatch.setattr(verify, "Verifier", Seen)
+    monkeypatch.setattr(cache, "load", lambda _: cache.Found(found))
     run = RunConfig(
         **{"env": "fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "hidden": (8,), "eval_every": 0},
         **{"total_timesteps": 300, "learning_starts": 50, "buffer_size": 1000, "log_every": 0.1},

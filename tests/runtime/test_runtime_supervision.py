@@ -69,8 +69,8 @@ def test_killed_workers_are_replaced_a_stopped_one_is_not_and_the_count_is_exact
     for name, tags in {
         "learner": ("updates_per_s", "wait_limiter"),
         "evaluator": ("episodes_per_s", "wait_parameters"),
-        "sampler-0": ("env_steps_per_s", "policy_lag", "rows_lost", "wait_limiter"),
-        "sampler-1": ("env_steps_per_s", "policy_lag", "rows_lost", "wait_limiter"),
+        "sampler-0": ("env_steps_per_s", "policy_lag", "rows_lost", "resets", "wait_limiter"),
+        "sampler-1": ("env_steps_per_s", "policy_lag", "rows_lost", "resets", "wait_limiter"),
     }.items():
         for tag in (*tags, "restarts", "private_bytes", "shared_bytes", "cpu_percent", "threads", "quiet_s"):
             assert f"workers/{name}/{tag}" in logged

@@ -72,6 +72,7 @@ def test_rates_lag_and_sign_of_life_of_each_worker():
         board[0][Stat.UPDATES] = 30.0
         board[1][Stat.EPISODES] = 5.0
         board[2][[Stat.ENV_STEPS, Stat.EPISODES, Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT]] = 20.0, 1.0, 30.0, 20.0
+        board[2][Stat.RESET_S] = 2.5
         board[2][Stat.HEARTBEAT] = 107.5
 
     learner, evaluator, sampler = snapshot_of(streams, change=go_on).workers
@@ -79,7 +80,7 @@ def test_rates_lag_and_sign_of_life_of_each_worker():
     assert (learner.updates_per_s, learner.quiet_s, learner.policy_lag) == (30 / seconds, None, None)
     assert evaluator.episodes_per_s == 5 / seconds
     assert (sampler.env_steps_per_s, sampler.episodes_per_s) == (20 / seconds, 1 / seconds)
-    assert (sampler.policy_lag, sampler.quiet_s) == (1.5, 2.5)
+    assert (sampler.policy_lag, sampler.quiet_s, sampler.resets) == (1.5, 2.5, 0.25)
 
 
 def test_a_step_without_a_row_is_lost_and_a_row_before_its_step_is_not():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,21 @@ def test_episodes_are_reported(make: Make) -> None:
 
 def seeds_of(log: Path) -> list[str]:
     return [line.split()[0] for line in log.read_text().splitlines()]
+
+
+def test_the_time_of_resets_is_counted_apart_from_steps(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, sampler = make(total_timesteps=9, env_kwargs={"truncate_after": 4})
+    environment = sampler._envs[0]
+    reset = environment.reset
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.02)
+        reset(*arguments)
+
+    monkeypatch.setattr(environment, "reset", slow)
+    drive(run, sampler)
+    counted = run.streams.stats.read()[2][Stat.RESET_S]
+    assert counted >= 2 * 0.02  # the first one, at the start, ends no episode
 
 
 def test_only_the_first_reset_of_an_incarnation_is_seeded_and_each_differently(make: Make, tmp_path: Path) -> None:

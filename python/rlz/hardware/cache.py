@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 ENTRIES = 256
 """Files kept, some kilobytes each."""
 
+BUSY = 0.5
+"""Cores that others wanted before a measurement, from which on its rates are too low (as `Hardware.cautions` says)."""
+
 
 class Found(NamedTuple):
     """What the cache has: a profile or none, and a line for people where there is something to say."""
@@ -59,6 +62,12 @@ def load(config: "RunConfig", hardware: Hardware | None = None, folder: Path | N
         return Found(None, f"not used: {error}. `rlz profile` measures again")
     if profile.workload != workload or profile.hardware.fingerprint() != machine:
         return Found(None, f"not used: {path} is of another workload or machine. `rlz profile` measures again")
+    if profile.hardware.load > BUSY:
+        return Found(
+            profile,
+            f"the profile was measured while other processes wanted {profile.hardware.load:.1f} cores: its rates are "
+            "too low, and the plan may not be the best. `rlz profile --fresh` measures again",
+        )
     return Found(profile)
 
 

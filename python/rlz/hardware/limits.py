@@ -1,10 +1,16 @@
 """What bounds each figure of a profile, and how much of it is reached, in words for people who are new to this."""
 
-from itertools import pairwise
+import math
 from typing import NamedTuple
 
 from rlz.hardware.model import BOUNDS, bound
 from rlz.hardware.profile_model import Joint, Profile, UpdateRate
+from rlz.hardware.work import work_of_update
+
+NO_LIMIT = "not a limit"
+
+LITTLE = 0.1
+"""Part of the rows that there can be, up to which nobody notices that they are drawn or copied."""
 
 
 class Limit(NamedTuple):
@@ -47,9 +53,12 @@ def _sampling(profile: Profile) -> Limit:
 
 
 def _best_update(profile: Profile) -> UpdateRate | None:
-    size = min((rate.batch_size for rate in profile.updates), default=0)
-    rates = [rate for rate in profile.updates if rate.batch_size == size]
-    return max(rates, key=lambda rate: rate.updates_per_s, default=None)
+    """The fastest update at the batch size that the profile was measured for, or the one nearest to it."""
+    if not profile.updates:
+        return None
+    wanted = profile.joint[0].batch_size if profile.joint else profile.updates[0].batch_size  # measured before others
+    size = min((rate.batch_size for rate in profile.updates), key=lambda one: abs(math.log(one / wanted)))
+    return max((rate for rate in profile.updates if rate.batch_size == size), key=lambda rate: rate.updates_per_s)
 
 
 def _update(profile: Profile, rate: UpdateRate) -> Limit | None:
@@ -62,23 +71,26 @@ def _update(profile: Profile, rate: UpdateRate) -> Limit | None:
         ),
         default=None,
     )
-    if flops is None or profile.workload is None or profile.transport is None:
+    work = work_of_update(profile, rate.batch_size)
+    if flops is None or work is None:
         return None
-    state, work = _state_bytes(profile), _flops_per_frame(profile) * rate.batch_size
-    products = work / flops * rate.updates_per_s
+    about = f"about {work.flops / 1e9:.2g} GFLOP an update at batch size {rate.batch_size:,}"
+    products = work.flops / flops * rate.updates_per_s
+    if products > 1.0:
+        text = f"updates do matrix products {products:.1f} times as fast as those that were measured alone ({about})"
+        return Limit("updates", None, NO_LIMIT, text)
     moved = 0.0
-    if rate.device == "cpu" and profile.memory:
-        bandwidth = max(one.bytes_per_s for one in profile.memory if one.threads <= rate.threads)
-        moved = 2 * state / bandwidth * rate.updates_per_s
-    if moved > products:
-        text = "of the time goes into moving weights and Adam's moments"
-        return Limit("updates", min(1.0, moved), "memory-bound", text)
+    bandwidths = [one.bytes_per_s for one in profile.memory if one.threads <= rate.threads]
+    if rate.device == "cpu" and bandwidths:
+        moved = work.state_bytes / max(bandwidths) * rate.updates_per_s
+    if products < moved <= 1.0:  # beyond 1 weights and moments stay in the caches, and memory does not matter
+        return Limit("updates", moved, "memory-bound", "of the time goes into moving weights and Adam's moments")
     return Limit(
         "updates",
-        min(1.0, products),
+        products,
         "update-bound",
-        f"of the time goes into matrix products (about {work / 1e9:.2g} GFLOP an update, at the speed that large ones "
-        "reach here); the rest is element-wise work and waiting",
+        f"of the time goes into matrix products ({about}, at the speed that large ones reach here); the rest is "
+        "element-wise work and waiting",
     )
 
 
@@ -92,15 +104,15 @@ def _feeding(profile: Profile, rate: UpdateRate) -> Limit | None:
     link = next((one.bytes_per_s for one in profile.copies if one.target == rate.device), None)
     copied = 0.0 if link is None else frames * transport.row_bytes / link
     if copied > drawn:
-        return Limit(
-            "copies to the card", min(1.0, copied), "copy-bound", "of what the link carries is needed for the batches"
-        )
-    return Limit(
-        "draws from the replay buffer",
-        min(1.0, drawn),
-        "memory-bound",
-        "of what one thread can draw is needed for the batches",
-    )
+        return _supply("copies to the card", copied, "copy-bound", "the link carries")
+    return _supply("draws from the replay buffer", drawn, "memory-bound", "one thread can draw")
+
+
+def _supply(name: str, needed: float, kind: str, source: str) -> Limit:
+    """Rows that are needed, as a part of those that there can be."""
+    if needed > 1.0:
+        return Limit(name, None, kind, f"updates alone could use {needed:.1f} times the rows that {source}")
+    return Limit(name, needed, kind if needed > LITTLE else NO_LIMIT, f"of what {source} is needed for the batches")
 
 
 def _together(profile: Profile, joint: Joint) -> Limit:
@@ -131,30 +143,3 @@ def _fraction(profile: Profile, joint: Joint, reason: str) -> float | None:
     if reason in ("sampling-bound", "own limits") and sampling:
         return min(1.0, joint.env_steps_per_s / max(sampling))
     return None
-
-
-def _weights(profile: Profile) -> tuple[float, float]:
-    """Weights of the actor and of one critic; the widths of observation and action follow from the row and actor."""
-    assert profile.workload is not None
-    assert profile.transport is not None
-    hidden = profile.workload.hidden
-    inner = sum(one * two for one, two in pairwise(hidden))
-    actor = profile.transport.parameter_bytes / 4
-    # What is no inner layer of the actor is input and output; a critic has the action as further inputs instead.
-    return actor, max(inner, actor)
-
-
-def _flops_per_frame(profile: Profile) -> float:
-    """Of one SAC update, in the leanest form: 2 for a weight in a forward pass, 4 in a backward one.
-
-    Critics: actor and target critics forward, two critics there and back. Actor: itself there and back, critics there
-    and back to the action only.
-    """
-    actor, critic = _weights(profile)
-    return 2 * actor + 2 * 2 * critic + 6 * 2 * critic + 6 * actor + 4 * 2 * critic
-
-
-def _state_bytes(profile: Profile) -> float:
-    """Weights, gradients and moments of actor and two critics, and the targets."""
-    actor, critic = _weights(profile)
-    return 4 * (4 * actor + 5 * 2 * critic)

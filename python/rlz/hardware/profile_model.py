@@ -38,6 +38,7 @@ class Workload(Figures):
     task: str
     """Digest of the options that define environment, rows and networks."""
     hidden: tuple[int, ...]
+    critics: int = 2
 
     @classmethod
     def of(cls, config: "RunConfig") -> Self:
@@ -45,7 +46,7 @@ class Workload(Figures):
         values = config.model_dump(mode="json")
         task = json.dumps([values[name] for name in (*_WORKLOAD, *_NETWORK)], sort_keys=True)
         digest = hashlib.sha256(task.encode()).hexdigest()[:16]
-        return cls(algo=config.algo, env=config.env, task=digest, hidden=config.hidden)
+        return cls(algo=config.algo, env=config.env, task=digest, hidden=config.hidden, critics=config.n_critics)
 
 
 class Memory(Figures):

@@ -209,9 +209,11 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]"
 
 
 def _verifier(job: Launch, prediction: "Prediction") -> "Observer":
+    from rlz.hardware import cache
     from rlz.hardware.verify import Verifier
 
-    return Verifier(prediction, job.config).look
+    profile = cache.load(job.config).profile
+    return Verifier(prediction, job.config, sampling=None if profile is None else profile.sampling).look
 
 
 def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":

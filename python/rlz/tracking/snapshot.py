@@ -187,6 +187,7 @@ class WorkerSnapshot:
     `cpu_percent`: 100 is one core. `waits`: share of the time (0 to 1) by reason. `waiting_for` and `waiting_s`: the
     wait that is open now, "" and 0 when it works. `quiet_s`: time since its last sign of life, None before the first.
     `policy_lag`: of its actions in this time, None without any. Memory in bytes, None when the process is gone.
+    `resets`: share of the time (0 to 1) in resets of its environments.
     """
 
     name: str
@@ -206,6 +207,7 @@ class WorkerSnapshot:
     waiting_for: str
     waiting_s: float
     quiet_s: float | None
+    resets: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,7 @@ class Snapshot:
                 found[f"{prefix}/env_steps_per_s"] = worker.env_steps_per_s
                 found[f"{prefix}/policy_lag"] = worker.policy_lag
                 found[f"{prefix}/rows_lost"] = worker.rows_lost
+                found[f"{prefix}/resets"] = worker.resets
             if worker.role == "learner":
                 found[f"{prefix}/updates_per_s"] = worker.updates_per_s
             else:
@@ -390,4 +393,5 @@ def _worker_between(
         waiting_for=waiting_for,
         waiting_s=max(0.0, new_at - float(new.stats[Stat.WAITING_SINCE])) if waiting_for else 0.0,
         quiet_s=max(0.0, new_at - heartbeat) if heartbeat > 0 else None,
+        resets=min(1.0, grown(Stat.RESET_S) / seconds),
     )

@@ -46,6 +46,8 @@ class Stat(IntEnum):
     """Counter: seconds waited for parameters."""
     WAIT_BATCH_S = auto()
     """Counter: seconds the learner waited for a batch."""
+    RESET_S = auto()
+    """Counter: seconds a sampler's environments took to reset after their episodes."""
     WAITING_FOR = auto()
     """Gauge: what the worker waits for right now, a `Waiting`."""
     WAITING_SINCE = auto()
@@ -121,7 +123,7 @@ ALGORITHM_STATS = (
 TOTALS = (
     *(Stat.ENV_STEPS, Stat.FRAMES, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
     *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.PUBLISH_S),
-    *(Stat.WAIT_LIMITER_S, Stat.WAIT_PARAMETERS_S, Stat.WAIT_BATCH_S),
+    *(Stat.WAIT_LIMITER_S, Stat.WAIT_PARAMETERS_S, Stat.WAIT_BATCH_S, Stat.RESET_S),
     *(Stat.CHECKPOINTS, Stat.EVALUATIONS_SKIPPED, Stat.RESTARTS, Stat.POLICY_VERSION),
 )
 """What a checkpoint keeps, for figures that only grow. Updates are the limiter's, evaluations in `evaluations.csv`."""

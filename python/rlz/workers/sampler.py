@@ -211,7 +211,9 @@ class Sampler:
         self._returns[i] = 0.0
         self._lengths[i] = 0
         self._flags[i] = FLAG_FIRST
+        begin = time.monotonic()
         self._envs[i].reset(self._obs[i])
+        stats.add(Stat.RESET_S, time.monotonic() - begin)
 
     def _choose_warming_up(self, timeout: float | None) -> int | None:
         """Choose actions while some tickets are below `learning_starts`; None when the first parameters are missing."""
