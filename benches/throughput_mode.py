@@ -28,11 +28,9 @@ import argparse
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -45,8 +43,7 @@ from rich.console import Console
 
 from rlz.bench.report import show, to_json, to_markdown
 from rlz.bench.result import Job, Outcome, Result, run_rounds
-from rlz.bench.train import TrainSettings, read_lines, rlz_command, steady_from, stop
-from rlz.errors import RlzError
+from rlz.bench.train import TrainSettings, Window, steady_from, watch
 from rlz.hardware.detect import detect
 
 STILL_S = 20.0
@@ -66,7 +63,7 @@ METRICS = ("env_steps_per_s", "frames_per_s")
 
 
 @dataclass(frozen=True)
-class Window:
+class Side:
     """What one run gave.
 
     Attributes
@@ -102,45 +99,18 @@ class Window:
 
 def measure(
     settings: TrainSettings, options: Sequence[str], *, adapts: bool = False, limit_s: float = SETTLE_LIMIT_S
-) -> Window:
+) -> Side:
     """Run `rlz train` until it is steady, for `limit_s` at most; measure a window.
 
     `adapts`: the run is in throughput mode, and steady when it has chosen.
     """
     compiles = "--no-compile" not in options
-    with tempfile.TemporaryDirectory(prefix="rlz-bench-") as folder, (Path(folder) / "output").open("w+b") as output:
-        command = rlz_command(settings, Path(folder), options)
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        run_dir = Path(folder) / "bench"
-        try:
-            limit = time.monotonic() + limit_s
-            begin: dict[str, Any] | None = None
-            settled = True
-            while True:
-                if process.poll() is not None:
-                    output.seek(0)
-                    text = output.read().decode(errors="replace")[-2000:]
-                    raise RlzError(f"rlz train ended with status {process.returncode}:\n{text}")
-                lines, late = read_lines(run_dir / "metrics.jsonl"), time.monotonic() > limit
-                if begin is not None and not late and chosen(lines[-1]) != chosen(begin):
-                    begin = None
-                if begin is None:
-                    still = not adapts or (stood_still(lines) and has_looked(run_dir))
-                    begin = steady_from(lines, compiles) if still else None
-                    if begin is None and late:
-                        if not lines or lines[-1]["updates"] == 0:
-                            raise RlzError(f"rlz train made no update within {limit_s:.0f} s")
-                        begin, settled = lines[-1], False
-                elif lines[-1]["wall_s"] - begin["wall_s"] >= settings.seconds:
-                    break
-                time.sleep(1.0)
-        finally:
-            stop(process)
-        config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
-    window = [line for line in lines if line["wall_s"] >= begin["wall_s"]]
-    return of_lines(window, config, settled)
+
+    def steady(lines: Sequence[dict[str, Any]], run_dir: Path) -> dict[str, Any] | None:
+        still = not adapts or (stood_still(lines) and has_looked(run_dir))
+        return steady_from(lines, compiles) if still else None
+
+    return of_window(watch(settings, options, steady=steady, same=CHOSEN, limit_s=limit_s))
 
 
 def chosen(line: dict[str, Any]) -> list[Any]:
@@ -163,18 +133,18 @@ def has_looked(run_dir: Path) -> bool:
     return bool(compares) and any(decides in after for decides in DECIDES)
 
 
-def of_lines(lines: Sequence[dict[str, Any]], config: dict[str, Any], settled: bool) -> Window:
-    """Rates between the first and the last of some log lines."""
-    first, last = lines[0], lines[-1]
-    seconds = last["wall_s"] - first["wall_s"]
-    steps, updates = last["env_steps"] - first["env_steps"], last["updates"] - first["updates"]
+def of_window(window: Window) -> Side:
+    """Rates between the first and the last of its lines, and what belongs to them."""
+    lines, seconds = window.lines, window.seconds
+    steps, updates = window.counted("env_steps"), window.counted("updates")
     frames = sum(two["time/frames_per_s"] * (two["wall_s"] - one["wall_s"]) for one, two in pairwise(lines))
+    last = lines[-1]
 
     def cpu(role: str) -> float:
         tags = [tag for tag in last if tag.startswith(f"workers/{role}") and tag.endswith("/cpu_percent")]
         return sum(float(line.get(tag, 0.0)) for line in lines[1:] for tag in tags) / len(lines[1:]) / 100
 
-    return Window(
+    return Side(
         env_steps_per_s=steps / seconds,
         updates_per_s=updates / seconds,
         frames_per_s=frames / seconds,
@@ -185,11 +155,11 @@ def of_lines(lines: Sequence[dict[str, Any]], config: dict[str, Any], settled: b
         compiled=bool(last["train/compiled"]),
         sampler_cpu=cpu("sampler"),
         learner_cpu=cpu("learner"),
-        settled=settled and all(chosen(line) == chosen(last) for line in lines),
-        settled_s=first["wall_s"],
+        settled=window.settled,
+        settled_s=lines[0]["wall_s"],
         seconds=seconds,
         active_envs=int(last["train/active_envs"]),
-        **{name: config[name] for name in ("samplers", "num_envs", "spin_count", "publish_every")},
+        **{name: window.config[name] for name in ("samplers", "num_envs", "spin_count", "publish_every")},
     )
 
 
@@ -200,7 +170,7 @@ def round_of(settings: TrainSettings, arguments: argparse.Namespace) -> Callable
     more = ["--no-compile"] if arguments.quick else []
     limit_s = QUICK_S if arguments.quick else SETTLE_LIMIT_S
 
-    def alone(side: str, both: Window) -> Window:
+    def alone(side: str, both: Side) -> Side:
         say(f"    {side}")
         options = ["--plan", "off", "--spin-count", str(both.spin_count)]
         given = settings

@@ -234,6 +234,15 @@ def test_pinning_must_have_been_measured_to_help() -> None:
     assert [plan(config(), (), one).choices["pin"] for one in (little, much)] == [False, True]
 
 
+def test_another_wait_must_have_been_measured_to_help() -> None:
+    plans = [
+        plan(config(), (), profile(hardware(2), joint=[together(140, 140), together(rate, rate, spin_count=10_000)]))
+        for rate in (145, 150)
+    ]
+    assert [one.choices["spin_count"] for one in plans] == [1000, 10_000]
+    assert "10000: 145 env steps/s" in plans[0].reasons["spin_count"]
+
+
 def test_actors_are_published_less_often_where_it_costs_too_much() -> None:
     _, chosen, _ = made("64 cores and 2 cards", replay_ratio=16)
     every = chosen.choices["publish_every"]

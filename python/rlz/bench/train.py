@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,76 @@ def measure_peer(
     return run_child([python, PEER_SCRIPT, json.dumps(job)], timeout=settings.seconds + START_LIMIT_S)
 
 
+@dataclass(frozen=True)
+class Window:
+    """A window of a run's steady state.
+
+    Attributes
+    ----------
+    lines : of metrics.jsonl, from the one at its begin to the one at its end.
+    settled : the run was steady when it began, and stayed so.
+    config, summary : of the run.
+    """
+
+    lines: list[dict[str, Any]]
+    settled: bool
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return float(self.lines[-1]["wall_s"] - self.lines[0]["wall_s"])
+
+    def counted(self, name: str) -> int:
+        """What was counted in it: `env_steps` or `updates`."""
+        return int(self.lines[-1][name] - self.lines[0][name])
+
+
+Steady = Callable[[Sequence[dict[str, Any]], Path], "dict[str, Any] | None"]
+"""From the lines of metrics.jsonl so far, and the run folder: the line from which on the run is steady, or None."""
+
+
 def measure_rlz(settings: TrainSettings, options: Sequence[str] = ()) -> Outcome:
     """Run `rlz train`, wait for its steady state, measure one window, stop it with SIGINT."""
+    window = watch(settings, options)
+    if not window.settled:
+        raise RlzError(f"rlz train did not reach its steady state within {START_LIMIT_S:.0f} s")
+    seconds, last = window.seconds, window.lines[-1]
+    steps, updates = window.counted("env_steps"), window.counted("updates")
+    keys = ("first_env_step_s", "first_update_s", "memory_bytes", "waits_s")
+    facts = {
+        "rlz window_s": seconds,
+        "rlz ratio": updates / max(1, steps),
+        "rlz compiled": last.get("train/compiled"),
+        "rlz learner threads": last.get("train/threads"),
+        "rlz policy lag": last.get("replay/policy_lag"),
+        "rlz summary": {key: window.summary.get(key) for key in keys},
+    }
+    rates = {"env_steps_per_s": steps / seconds, "updates_per_s": updates / seconds}
+    return Outcome({"rlz": rates}, facts=facts)
+
+
+def watch(
+    settings: TrainSettings,
+    options: Sequence[str] = (),
+    *,
+    steady: Steady | None = None,
+    same: Sequence[str] = (),
+    limit_s: float = START_LIMIT_S,
+) -> Window:
+    """Run `rlz train` until it is steady and for a window more; stop it with SIGINT.
+
+    Parameters
+    ----------
+    steady : default: `steady_from`.
+    same : tags of the metrics that begin the window anew when they change.
+    limit_s : the window begins by then at the latest, steady or not.
+    """
+    compiles = "--no-compile" not in options
+    find = steady or (lambda lines, _: steady_from(lines, compiles))
     with tempfile.TemporaryDirectory(prefix="rlz-bench-") as folder:
-        run_dir = Path(folder) / "bench"
-        log_path = Path(folder) / "output.txt"
+        run_dir, log_path = Path(folder) / "bench", Path(folder) / "output.txt"
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 rlz_command(settings, Path(folder), options),
@@ -118,23 +184,13 @@ def measure_rlz(settings: TrainSettings, options: Sequence[str] = ()) -> Outcome
                 start_new_session=True,
             )
             try:
-                begin, end = _window(
-                    process, run_dir / "metrics.jsonl", log_path, settings.seconds, "--no-compile" not in options
-                )
+                lines, settled = _window(process, run_dir, log_path, settings.seconds, find, same, limit_s)
             finally:
                 stop(process)
-        seconds = end["wall_s"] - begin["wall_s"]
-        steps, updates = end["env_steps"] - begin["env_steps"], end["updates"] - begin["updates"]
-        facts = {
-            "rlz window_s": seconds,
-            "rlz ratio": updates / max(1, steps),
-            "rlz compiled": end.get("train/compiled"),
-            "rlz learner threads": end.get("train/threads"),
-            "rlz policy lag": end.get("replay/policy_lag"),
-            "rlz summary": _summary(run_dir),
-        }
-    rates = {"env_steps_per_s": steps / seconds, "updates_per_s": updates / seconds}
-    return Outcome({"rlz": rates}, facts=facts)
+        config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
+        summary = run_dir / "summary.json"
+        found = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
+    return Window(lines, settled, config, found)
 
 
 def rlz_command(settings: TrainSettings, runs_dir: Path, options: Sequence[str] = ()) -> list[str]:
@@ -149,22 +205,39 @@ def rlz_command(settings: TrainSettings, runs_dir: Path, options: Sequence[str] 
 
 
 def _window(
-    process: "subprocess.Popen[bytes]", metrics: Path, log: Path, seconds: float, compiles: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """First and last log line of the window."""
-    limit = time.monotonic() + START_LIMIT_S
+    process: "subprocess.Popen[bytes]",
+    run_dir: Path,
+    log: Path,
+    seconds: float,
+    steady: Steady,
+    same: Sequence[str],
+    limit_s: float,
+) -> tuple[list[dict[str, Any]], bool]:
+    """Log lines of the window, and whether the run was steady in it."""
+    limit = time.monotonic() + limit_s
     begin: dict[str, Any] | None = None
+    settled = True
+
+    def moved(line: dict[str, Any]) -> bool:
+        return begin is not None and any(line.get(tag) != begin.get(tag) for tag in same)
+
     while True:
         if process.poll() is not None:
             text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
             raise RlzError(f"rlz train ended with status {process.returncode}:\n{text}")
-        lines = read_lines(metrics)
+        lines, late = read_lines(run_dir / "metrics.jsonl"), time.monotonic() > limit
+        if begin is not None and not late and moved(lines[-1]):
+            begin = None
         if begin is None:
-            begin = steady_from(lines, compiles)
-            if begin is None and time.monotonic() > limit:
-                raise RlzError(f"rlz train did not reach its steady state within {START_LIMIT_S:.0f} s")
+            begin = steady(lines, run_dir)
+            if begin is None and late:
+                if not lines or lines[-1].get("updates", 0) == 0:
+                    raise RlzError(f"rlz train made no update within {limit_s:.0f} s")
+                begin, settled = lines[-1], False
         elif lines[-1]["wall_s"] - begin["wall_s"] >= seconds:
-            return begin, lines[-1]
+            first = begin["wall_s"]
+            window = [line for line in lines if line["wall_s"] >= first]
+            return window, settled and not any(moved(line) for line in window)
         time.sleep(0.5)
 
 
@@ -204,11 +277,3 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _summary(run_dir: Path) -> dict[str, Any]:
-    path = run_dir / "summary.json"
-    if not path.exists():
-        return {}
-    summary = json.loads(path.read_text(encoding="utf-8"))
-    return {key: summary.get(key) for key in ("first_env_step_s", "first_update_s", "memory_bytes", "waits_s")}

@@ -37,8 +37,9 @@ SAME = 0.97
 PROMISE = 1.15
 """A setting that was not measured together must promise so much more than the best one that was."""
 
-PINNING_GAIN = 1.05
-"""Pinning must have been measured to give this much; it takes freedom from the kernel."""
+WAY_GAIN = 1.05
+"""Pinning, and other waits than the default, must have been measured to give this much: they take freedom from the
+kernel, or cores from others."""
 
 PUBLISH_SHARE = 0.02
 """Part of the learner's time that publishing may take, before it is done less often."""
@@ -209,10 +210,9 @@ class _Planner:
     def _best(self, ranked: list[tuple[Setting, Rates]]) -> tuple[Setting, Rates]:
         measured = [pair for pair in ranked if pair[1].measured]
         if measured:
-            unpinned = [pair for pair in measured if not pair[0].pinned]
-            pinned = [pair for pair in measured if pair[0].pinned]
-            if unpinned and pinned and self._score(pinned[0]) < PINNING_GAIN * self._score(unpinned[0]):
-                measured = unpinned
+            usual = [pair for pair in measured if not pair[0].pinned and pair[0].spin_count == DEFAULT_SPIN]
+            if usual and self._score(measured[0]) < WAY_GAIN * self._score(usual[0]):
+                measured = usual
             most = self._score(measured[0])
             if self._score(ranked[0]) < PROMISE * most:
                 ranked = measured
@@ -369,6 +369,8 @@ class _Planner:
         one = sampling_rate(self.profile, setting.samplers, 1)
         here = sampling_rate(self.profile, setting.samplers, setting.envs_per_sampler)
         if setting.envs_per_sampler == 1 or one is None or here is None:
+            if self.learning.replay_ratio is not None and one is not None and one > self._predicted(setting):
+                return "one in each sampler: it is fast enough for the updates"
             return "one in each sampler: several in a process were not faster by enough"
         return f"{setting.envs_per_sampler} in each sampler make {here:,.0f} env steps/s alone, one makes {one:,.0f}"
 
