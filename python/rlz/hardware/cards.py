@@ -1,10 +1,10 @@
 """What nvidia-smi tells about a learner's cards: who else computes there, and whether something slows them down."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from rlz.hardware.gpus import VISIBLE, nvidia_smi
 
 REASONS = {
     "hw_thermal_slowdown": "it is too hot",
@@ -65,17 +65,9 @@ def slowed(text: str) -> str:
 def _of_driver(device: str) -> str:
     """Torch's name of a card as nvidia-smi knows it: number or UUID."""
     number = int(device.partition(":")[2] or 0)
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    visible = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     return visible[number] if number < len(visible) else str(number)
 
 
 def _ask(cards: str, query: str) -> str:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    command = [program, "-i", cards, query, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+    return nvidia_smi("-i", cards, query, "--format=csv,noheader,nounits", timeout=5)

@@ -173,7 +173,7 @@ def detect(roots: Roots | None = None) -> Hardware:
         turbo=_turbo(roots.sys),
         on_battery=_on_battery(roots.sys),
         huge_pages=" ".join(lines(roots.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
-        throttled_s=throttled_s(roots),
+        throttled_s=cgroup.throttled(roots.proc, roots.cgroup)[1],
         load=float((words(roots.proc / "loadavg") or ["0"])[0]),
     )
 
@@ -196,24 +196,6 @@ def _meminfo(proc: Path) -> dict[str, int]:
         if value.strip().endswith("kB"):
             found[key] = int(value.split()[0]) * 1024
     return found
-
-
-def cgroup_folders(roots: Roots, controller: str) -> list[Path]:
-    """Folders of this process's cgroup and its parents that can hold a limit."""
-    return cgroup.folders(controller, roots.proc, roots.cgroup)
-
-
-def throttled_s(roots: Roots) -> float:
-    """Seconds for which a CPU quota has paused this process's cgroup, or one above it, so far."""
-    most = 0.0
-    for folder in cgroup_folders(roots, "cpu"):
-        values = dict(line.split()[:2] for line in lines(folder / "cpu.stat") if len(line.split()) >= 2)
-        most = max(most, _number(values.get("throttled_usec")) / 1e6, _number(values.get("throttled_time")) / 1e9)
-    return most
-
-
-def _number(text: str | None) -> float:
-    return float(text) if text is not None and text.isdigit() else 0.0
 
 
 def cpu_list(text: str) -> set[int]:
@@ -263,7 +245,7 @@ def _on_battery(sys: Path) -> bool:
 
 
 def _memory_limit(roots: Roots, memory: int) -> int | None:
-    limits = (cgroup.memory_limit(folder) for folder in cgroup_folders(roots, "memory"))
+    limits = (cgroup.memory_limit(folder) for folder in cgroup.folders("memory", roots.proc, roots.cgroup))
     return min((limit for limit in limits if limit is not None and (not memory or limit < memory)), default=None)
 
 

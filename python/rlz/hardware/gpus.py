@@ -46,8 +46,8 @@ class Card(NamedTuple):
 def gpus() -> tuple[tuple[Gpu, ...], tuple[GpuLink, ...]]:
     """Cards in CUDA's order (cuda:0 first), and their links by that order. Takes an nvidia-smi call, or two."""
     query = "--query-gpu=index,uuid,name,memory.total,compute_cap,driver_version"
-    cards = visible(parse_cards(_nvidia_smi(query, "--format=csv,noheader,nounits")), os.environ.get(VISIBLE))
-    links = parse_links(_nvidia_smi("topo", "-m")) if len(cards) > 1 else ()
+    cards = visible(parse_cards(nvidia_smi(query, "--format=csv,noheader,nounits")), os.environ.get(VISIBLE))
+    links = parse_links(nvidia_smi("topo", "-m")) if len(cards) > 1 else ()
     return tuple(card.gpu for card in cards), links_between(cards, links)
 
 
@@ -115,12 +115,13 @@ def links_between(cards: Sequence[Card], links: Sequence[GpuLink]) -> tuple[GpuL
     )
 
 
-def _nvidia_smi(*arguments: str) -> str:
+def nvidia_smi(*arguments: str, timeout: float = 20.0) -> str:
+    """What nvidia-smi prints; "" where it is not there, fails, or takes longer (s)."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

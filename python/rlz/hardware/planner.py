@@ -111,8 +111,8 @@ def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | 
         if "num_envs" in given:
             samplers = min(samplers, config.num_envs)
     envs = ENVS_WITHOUT_PROFILE * samplers
-    fits = envs <= config.buffer_size and config.n_step_return == 1
-    choices: dict[str, int | bool | str] = {"samplers": samplers, "num_envs": envs if fits else samplers}
+    allowed = _allowed(config, envs)
+    choices: dict[str, int | bool | str] = {"samplers": samplers, "num_envs": envs if allowed else samplers}
     reasons = {
         "samplers": f"half of {cores} cores; the learner has the others",
         "num_envs": f"{ENVS_WITHOUT_PROFILE} in each sampler at most; the run lets fewer of them step where that pays",
@@ -302,10 +302,8 @@ class _Planner:
 
     def _envs_fit(self, samplers: int, per_sampler: int) -> bool:
         """Rules of `RunConfig` and memory for more than one environment in a sampler."""
-        config, count = self.config, samplers * per_sampler
-        pending = count * (config.n_step_return - 1)
-        fits = count <= min(config.buffer_size, MOST_ENVS) and (not pending or config.learning_starts > pending)
-        return fits and (count - samplers) * ENV_BYTES < 0.1 * self.memory
+        count = samplers * per_sampler
+        return _allowed(self.config, count) and (count - samplers) * ENV_BYTES < 0.1 * self.memory
 
     # -- choices and reasons ---------------------------------------------------------------------------------------
 
@@ -524,6 +522,12 @@ class _Planner:
         if self.profile.joint:
             return f"from samplers and learner alone, corrected by the nearest measurement of both together ({date})"
         return f"from samplers and learner alone; both together were not measured ({date}), so it may be too high"
+
+
+def _allowed(config: "RunConfig", envs: int) -> bool:
+    """Whether a run may have so many environments: each needs a row, and n-step returns some rows before updates."""
+    pending = envs * (config.n_step_return - 1)
+    return envs <= min(config.buffer_size, MOST_ENVS) and (not pending or config.learning_starts > pending)
 
 
 def _apart(one: tuple[int, int, str], other: tuple[int, int, str]) -> float:

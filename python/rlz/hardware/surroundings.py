@@ -7,7 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlz.hardware.detect import Roots, cgroup_folders, throttled_s
+from rlz.hardware.detect import Roots
+from rlz.runtime import cgroup
+from rlz.runtime.kernel_files import lines
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -39,12 +41,13 @@ class Surroundings:
     def read(cls, roots: Roots, cores: set[int], now: float) -> "Surroundings":
         """Look at the cores that this process may use."""
         clock, most = _clock_mhz(roots.sys, cores)
+        pauses, paused = cgroup.throttled(roots.proc, roots.cgroup)
         return cls(
             at=now,
             busy_s=_busy_s(roots.proc, cores),
             pressure_s=_pressure_s(roots.proc),
-            throttled_s=throttled_s(roots),
-            throttled=_throttled(roots),
+            throttled_s=paused,
+            throttled=pauses,
             hot=_hot(roots.sys, cores),
             clock_mhz=clock,
             most_mhz=most,
@@ -54,7 +57,7 @@ class Surroundings:
 def _busy_s(proc: Path, cores: set[int]) -> float:
     """Seconds for which some cores were not idle (proc_stat(5): user, nice, system, irq, softirq, steal)."""
     busy = 0.0
-    for line in _lines(proc / "stat"):
+    for line in lines(proc / "stat"):
         name, *fields = line.split()
         if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores and len(fields) >= 8:
             busy += sum(int(fields[index]) for index in (0, 1, 2, 5, 6, 7)) / _TICKS
@@ -63,21 +66,10 @@ def _busy_s(proc: Path, cores: set[int]) -> float:
 
 def _pressure_s(proc: Path) -> float:
     """Seconds for which at least one process waited for a core; 0 where the kernel does not count them."""
-    for line in _lines(proc / "pressure" / "cpu"):
+    for line in lines(proc / "pressure" / "cpu"):
         if line.startswith("some "):
             return int(line.rpartition("total=")[2] or 0) / 1e6
     return 0.0
-
-
-def _throttled(roots: Roots) -> int:
-    """How often a quota has paused this process's cgroup, or one above it."""
-    most = 0
-    for folder in cgroup_folders(roots, "cpu"):
-        for line in _lines(folder / "cpu.stat"):
-            name, _, value = line.partition(" ")
-            if name == "nr_throttled" and value.strip().isdigit():
-                most = max(most, int(value))
-    return most
 
 
 def _hot(sys: Path, cores: set[int]) -> int:
@@ -98,12 +90,5 @@ def _clock_mhz(sys: Path, cores: set[int]) -> tuple[float | None, float | None]:
 
 
 def _number(path: Path) -> int | None:
-    text = "".join(_lines(path)).strip()
+    text = "".join(lines(path)).strip()
     return int(text) if text.isdigit() else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []

@@ -64,6 +64,18 @@ def cpu_quota(proc: Path = PROC, usual: Path = USUAL) -> float | None:
     return min(quotas, default=None)
 
 
+def throttled(proc: Path = PROC, usual: Path = USUAL) -> tuple[int, float]:
+    """How often a quota has paused this process's cgroup, or one above it, so far, and for how many seconds."""
+    times, seconds = 0, 0.0
+    for folder in folders("cpu", proc, usual):
+        pairs = (line.split() for line in lines(folder / "cpu.stat"))
+        values = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+        times = max(times, values.get("nr_throttled", 0))
+        # Version 2 counts microseconds, version 1 nanoseconds.
+        seconds = max(seconds, values.get("throttled_usec", 0) / 1e6, values.get("throttled_time", 0) / 1e9)
+    return times, seconds
+
+
 def _mounts(controller: str, proc: Path) -> dict[int, list[tuple[Path, str]]]:
     """Mount points of a controller, by cgroup version, with the cgroup that each shows as its root."""
     mounts: dict[int, list[tuple[Path, str]]] = {1: [], 2: []}
