@@ -152,6 +152,14 @@ def test_measurements_are_ordered_by_what_they_decide(machine: type[FakeChild]) 
     assert plan(config(), (), found).basis == "profile"
 
 
+def test_a_free_run_is_pinned_as_a_free_run(machine: type[FakeChild]) -> None:
+    found = probe.profile(config(replay_ratio="free"), 60.0)
+    together = [(one.replay_ratio, one.spin_count, one.pinned) for one in found.joint]
+    assert together[:2] == [(None, 1000, False), (1.0, 1000, False)]
+    assert together[-1] == (None, 1000, True)
+    assert all(spin == 1000 for _, spin, _ in together)
+
+
 def test_without_an_environment_what_needs_none_is_measured(machine: type[FakeChild], tmp_path: Path) -> None:
     told: list[str] = []
     found = probe.profile(budget=5.0, progress=lambda text, _: told.append(text))

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rlz.bench.children import Child
@@ -314,18 +314,21 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
     turns = [(kind, settings[turn]) for turn in range(most) for kind, settings in lists if turn < len(settings)]
     _measure(config, clock, environment, found, turns)
     if so_far.hardware.cores > 1:
-        _measure(config, clock, environment, found, _variants(found, ratio, spin_count=OTHER_SPIN))
-        _measure(config, clock, environment, found, _variants(found, ratio, pinned=True))
+        own = lists[0][0]
+        best = _best(found, own)
+        if best is not None and own is not None:  # beside samplers that never wait there is no core to spin on
+            changed = replace(setting_of(best), spin_count=OTHER_SPIN)
+            _measure(config, clock, environment, found, [(own, changed)])
+            best = _best(found, own)
+        if best is not None:
+            _measure(config, clock, environment, found, [(own, replace(setting_of(best), pinned=True))])
 
 
-def _variants(found: dict[str, Any], ratio: float, **change: Any) -> list[tuple[float | None, Setting]]:
-    """The best setting so far at the replay ratio, where a change could matter, and so changed."""
+def _best(found: dict[str, Any], ratio: float | None) -> Joint | None:
+    """The best measurement so far at a replay ratio, where waits and cores of the CPU matter; None: there is none."""
     joint = [Joint.model_validate(one) for one in found["joint"] if one["replay_ratio"] == ratio]
-    best = max(joint, key=lambda one: one.env_steps_per_s, default=None)
-    if best is None or best.device != "cpu":
-        return []
-    setting = setting_of(best)
-    return [(ratio, Setting(**{**asdict(setting), **change}))]
+    best = max(joint, key=lambda one: one.env_steps_per_s * one.updates_per_s, default=None)
+    return best if best is not None and best.device == "cpu" else None
 
 
 def _measure(
