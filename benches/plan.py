@@ -228,8 +228,9 @@ def markdown(result: dict[str, Any]) -> str:
         found, rates = case["plan"]["prediction"], case["values"][AUTO]
         steps = ", ".join(f"{one['env_steps_per_s']:,.0f}" for one in rates)
         over = case["predicted_over_real"]
-        cells = [title(case), f"{found['env_steps_per_s']:,.0f}", steps, f"{over['env_steps_per_s']:.2f}"]
-        cells += [f"{over['frames_per_s']:.2f}", found["bound"]]
+        ratios = [f"{over[key]:.2f}" if key in over else "-" for key in ("env_steps_per_s", "frames_per_s")]
+        predicted = f"{found['env_steps_per_s']:,.0f}" if found else "-"
+        cells = [title(case), predicted, steps, *ratios, found["bound"] if found else "-"]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| case | automatic plan | best of the grid | plan / best | plan / fixed defaults |"]
     lines += ["|---|---|---|---|---|"]

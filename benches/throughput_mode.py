@@ -20,9 +20,9 @@ over environment or update (as `rlz profile` measures) would also leave out what
 side takes next to nothing is shown by the CPU time of both. Where `cores_physical` is less than the cores, two cores
 are two threads of one, and a side that is alone on one of them has the units of both.
 
-The policy stays what it is (a learning rate of 1e-9), so that all runs step the same physics: what Ant-v4 learns in a minute
-makes its steps a fifth slower, with more contacts to solve, and the samplers alone would not learn it. With --learn the
-learning rate is the run's own.
+The policy stays what it is (a learning rate of 1e-9), so that all runs step the same physics: what is learned on Ant-v4
+in a minute makes its steps a fifth slower, with more contacts to solve, and the samplers alone would not learn it. With
+--learn the learning rate is the run's own.
 
 A profile for `--plan auto` is measured first (--budget; the user's own profiles stay as they are).
 """

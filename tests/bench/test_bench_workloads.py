@@ -3,6 +3,8 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,3 +176,41 @@ def test_publications_reach_every_reader(contender):
         times = collect()
     assert len(times) == versions.READERS
     assert all(1 <= len(reader) <= 3 and min(reader) > 0 for reader in times)
+
+
+class Endless:
+    """A process that runs on."""
+
+    def poll(self) -> None:
+        return None
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, logs: list[list[dict[str, Any]]], **options: Any) -> Any:
+    """What `_window` makes of a log that grows so; time passes with each look, a second."""
+    now = iter(range(1000))
+    found = iter(logs)
+    monkeypatch.setattr(train.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(train.time, "sleep", lambda _: None)
+    monkeypatch.setattr(train, "read_lines", lambda _: next(found))
+    values: dict[str, Any] = {"seconds": 2.0, "steady": lambda lines, _: lines[-1] if lines else None, "same": ()}
+    values |= {"limit_s": 100.0} | options
+    return train._window(Endless(), Path("run"), Path("log"), **values)  # type: ignore[arg-type]
+
+
+def test_a_window_begins_anew_when_what_must_stand_still_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = [{"wall_s": float(at), "updates": at, "size": 256 if at < 3 else 512} for at in range(10)]
+    logs = [line[: count + 1] for count in range(10)]
+    window, settled = follow(monkeypatch, logs, same=("size",))
+    assert (window[0]["wall_s"], window[-1]["wall_s"], settled) == (0.0, 2.0, True)
+    window, settled = follow(monkeypatch, logs[1:], same=("size",))
+    assert (window[0]["wall_s"], window[-1]["wall_s"], settled) == (3.0, 5.0, True)
+
+
+def test_a_run_that_is_not_steady_in_time_is_looked_at_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = [{"wall_s": float(at), "updates": at} for at in range(20)]
+    logs = [line[: count + 1] for count in range(1, 20)]
+    window, settled = follow(monkeypatch, logs, steady=lambda lines, _: None, limit_s=5.0)
+    assert not settled
+    assert window[-1]["wall_s"] - window[0]["wall_s"] == 2.0
+    with pytest.raises(RlzError, match="made no update within 5 s"):
+        follow(monkeypatch, [[]] * 20, steady=lambda lines, _: None, limit_s=5.0)

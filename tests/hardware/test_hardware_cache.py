@@ -31,7 +31,7 @@ def test_a_profile_of_a_busy_machine_is_used_but_said(tmp_path: Path) -> None:
     cache.save(busy, tmp_path)
     found = cache.load(config(), MACHINE, tmp_path)
     assert found.profile == busy
-    assert "while other processes wanted 1.7 cores: its rates are too low" in found.note
+    assert "while other processes used 1.7 cores: its rates are too low" in found.note
 
 
 def test_other_networks_and_environments_have_their_own(tmp_path: Path) -> None:

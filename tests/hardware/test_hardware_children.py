@@ -150,6 +150,7 @@ def test_updates_alone() -> None:
     job = json.dumps({"config": run.model_dump(mode="json"), "threads": [1], "seconds": 0.02})
     lines = []
     with Child([sys.executable, "-m", "rlz.hardware.updates", job]) as child:
+        child.send({"do": "measure"})
         while (line := child.line(90.0)) is not None:
             lines.append(line)
     planned = lines[0]["plan"]

@@ -13,7 +13,7 @@ CARDS = (
     "1, GPU-aa11-2, T4, 1024, 7.5, 570.1\n"
     "broken line\n"
     "2, GPU-bb22-3, A10, 2048, 8.6, 570.1\n"
-    "3, GPU-cc33-4, Name, [N/A], 9.0, 1\n"
+    "[N/A], GPU-cc33-4, Name, 2048, 9.0, 1\n"
 )
 
 LINKS = (
@@ -38,6 +38,8 @@ def test_cards_from_nvidia_smi() -> None:
     cards = parse_cards(CARDS)
     assert [card.number for card in cards] == [0, 1, 2]
     assert cards[0].gpu == Gpu("H100", 81559 * 2**20, "9.0", "570.1")
+    shared = parse_cards("0, GPU-dd44-5, GB10, [N/A], 12.1, 580.1\n")  # a card that has no memory of its own
+    assert shared[0].gpu == Gpu("GB10", 0, "12.1", "580.1")
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,26 @@ def test_what_the_learner_found_good_beside_a_sampler_holds_for_what_was_not_mea
     assert "beside the samplers 1 was at least as good" in chosen.reasons["threads"]
 
 
+def test_threads_beside_one_device_say_nothing_about_another() -> None:
+    beside_the_cpu = profile(hardware(8, gpus=1), card=9000.0, joint=[together(80, 80, threads=2)])
+    on_card = plan(config(device="cuda:0"), ("device",), beside_the_cpu)
+    assert (on_card.basis, on_card.choices["threads"]) == ("profile", "auto_1")
+    beside_the_card = [together(4000, 4000, threads=1, device="cuda:0", precision="tf32")]
+    on_cpu = plan(config(device="cpu"), ("device",), profile(hardware(8, gpus=1), card=9000.0, joint=beside_the_card))
+    assert on_cpu.choices["threads"] == "auto_8"
+
+
+def test_threads_auto_given_leaves_them_to_measurements() -> None:
+    found = profile(hardware(4), joint=[together(80, 80, threads=1)])
+    chosen = plan(config(threads="auto"), ("threads",), found)
+    assert chosen.choices["num_envs"] == 1
+    assert chosen.prediction is not None
+    assert chosen.prediction.env_steps_per_s == 80
+    free = plan(config(threads="auto", replay_ratio="free"), ("threads", "replay_ratio"), profile(hardware(4)))
+    assert free.prediction is not None
+    assert "threads" in free.given
+
+
 def test_measurements_of_other_learning_say_nothing() -> None:
     eager = [together(140, 140, executor="eager"), together(190, 190, spin_count=10_000, executor="eager")]
     large = [together(140, 140, batch_size=512), together(190, 190, spin_count=10_000, batch_size=512)]
@@ -228,6 +248,14 @@ def test_a_profile_without_figures_for_the_device_says_so() -> None:
     assert chosen.given == ("device",)
 
 
+def test_throughput_mode_with_a_profile_that_says_nothing_begins_as_without_one() -> None:
+    free = config(replay_ratio="free", batch_size="auto", device="cuda:1")
+    chosen = plan(free, ("replay_ratio", "device"), profile(hardware(8, gpus=2), card=9000))
+    assert chosen.basis == "defaults"
+    assert (chosen.choices["samplers"], chosen.choices["num_envs"]) == (4, 16)
+    assert "no updates in tf32 on cuda:1" in chosen.headline()
+
+
 def test_pinning_must_have_been_measured_to_help() -> None:
     little = profile(hardware(2), joint=[together(140, 140), together(145, 145, pinned=True)])
     much = profile(hardware(2), joint=[together(140, 140), together(160, 160, pinned=True)])
@@ -241,6 +269,13 @@ def test_another_wait_must_have_been_measured_to_help() -> None:
     ]
     assert [one.choices["spin_count"] for one in plans] == [1000, 10_000]
     assert "10000: 145 env steps/s" in plans[0].reasons["spin_count"]
+    # Both together may be worth it, which does not make one of them so.
+    spins, both = together(144, 144, spin_count=10_000), together(148, 148, spin_count=10_000, pinned=True)
+    chosen = plan(config(), (), profile(hardware(2), joint=[together(140, 140), spins, both])).choices
+    assert (chosen["spin_count"], chosen["pin"]) == (10_000, True)
+    given = [together(140, 140, spin_count=0), together(142, 142, spin_count=0, pinned=True)]
+    chosen = plan(config(spin_count=0), ("spin_count",), profile(hardware(2), joint=given)).choices
+    assert chosen["pin"] is False
 
 
 def test_actors_are_published_less_often_where_it_costs_too_much() -> None:

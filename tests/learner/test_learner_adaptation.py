@@ -133,6 +133,30 @@ def test_a_size_without_memory_is_given_up_and_the_run_goes_on(
     learner.close()
 
 
+def test_memory_that_runs_out_in_the_other_of_two_sizes_leaves_the_one_in_use(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, throughput())
+    learner = run.learner()
+    update, failed = Engine.update, []
+
+    def short_of_memory(self: Engine, batch: Any, rate: float) -> Any:
+        if len(batch.reward) == 512 and 1024 in learner._engines and not failed:
+            failed.append(True)
+            raise MemoryError("both are too much")
+        return update(self, batch, rate)
+
+    monkeypatch.setattr(Engine, "update", short_of_memory)
+    learner.start()
+    run.sample(50)
+    go(run, learner, 90)
+    assert failed
+    assert any("both are too much" in line for line in lines)
+    assert learner._engine is learner._engines[learner._batch_size]
+    assert 1024 not in learner._engines
+    learner.close()
+
+
 def test_another_error_ends_the_run_also_while_sizes_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

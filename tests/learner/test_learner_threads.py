@@ -144,7 +144,10 @@ def test_one_core_needs_no_measurement() -> None:
 
 @pytest.mark.parametrize(
     ("threads", "available", "most", "settles"),
-    [("auto", 4, 4, 1), ("auto_2", 4, 4, 2), ("auto_8", 2, 2, 2), ("auto_2", 1, 1, 1), (3, 4, 3, 3)],
+    [
+        *(("auto", 4, 4, 1), ("auto_2", 4, 4, 2), ("auto_3", 4, 4, 3), ("auto_8", 2, 2, 2), ("auto_2", 1, 1, 1)),
+        (3, 4, 3, 3),
+    ],
 )
 def test_the_option(threads: int | str, available: int, most: int, settles: int) -> None:
     found = tuner(threads, available)

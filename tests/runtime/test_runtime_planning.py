@@ -91,6 +91,9 @@ def test_a_plan_from_a_file(found: Profile, tmp_path: Path) -> None:
     assert (mine.config.threads, mine.config.num_envs) == (1, 3)
     assert mine.plan.given == ("num_envs", "threads")
     assert mine.plan.prediction is None  # of another setting
+    for options in ({"replay_ratio": 2}, {"batch_size": 512}, {"compile": False}):
+        other_learning = planned(config(plan=str(path), **options), tuple(options)).plan
+        assert (other_learning.choices, other_learning.prediction) == (first.choices, None), options
     each = first.choices["num_envs"] // first.choices["samplers"]  # type: ignore[operator]
     more = planned(config(plan=str(path), samplers=3), ("samplers",)).config
     assert (more.samplers, more.num_envs) == (3, 3 * each)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlz.errors import ConfigError
-from rlz.hardware.detect import Hardware, detect
+from rlz.hardware.detect import BUSY, Hardware, detect
 from rlz.hardware.profile_model import Profile, Workload
 from rlz.runtime.files import replace_file
 from rlz.runtime.user_cache import drop_oldest, user_cache
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 ENTRIES = 256
 """Files kept, some kilobytes each."""
-
-BUSY = 0.5
-"""Cores that others wanted before a measurement, from which on its rates are too low (as `Hardware.cautions` says)."""
 
 
 class Found(NamedTuple):
@@ -65,7 +62,7 @@ def load(config: "RunConfig", hardware: Hardware | None = None, folder: Path | N
     if profile.hardware.load > BUSY:
         return Found(
             profile,
-            f"the profile was measured while other processes wanted {profile.hardware.load:.1f} cores: its rates are "
+            f"the profile was measured while other processes used {profile.hardware.load:.1f} cores: its rates are "
             "too low, and the plan may not be the best. `rlz profile --fresh` measures again",
         )
     return Found(profile)

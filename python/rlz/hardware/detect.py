@@ -40,6 +40,10 @@ class Roots:
     sys: Path = Path("/sys")
 
 
+BUSY = 0.5
+"""Cores that others use, from which on what is measured is too low."""
+
+
 @dataclass(frozen=True)
 class NumaNode:
     """A part of the machine with its own memory (bytes); reaching another node's takes longer."""
@@ -72,7 +76,7 @@ class Hardware:
     on_battery : no mains.
     huge_pages : for shared memory, the kernel's setting in brackets.
     throttled_s : seconds that the quota has kept this cgroup waiting so far.
-    load : processes that wanted a core over the last minute.
+    load : cores that others used right before a measurement; 0.0 where nobody has looked.
     """
 
     cpu: str
@@ -135,8 +139,8 @@ class Hardware:
             found.append(f"{len(self.numa)} NUMA nodes: memory of another node is slower")
         if self.virtual:
             found.append("a virtual machine: its host may give the cores to others")
-        if self.load > 0.5:
-            found.append(f"other processes wanted {self.load:.1f} cores over the last minute: rates are too low")
+        if self.load > BUSY:
+            found.append(f"other processes used {self.load:.1f} cores before the measurement: rates are too low")
         return found
 
 
@@ -174,7 +178,6 @@ def detect(roots: Roots | None = None) -> Hardware:
         on_battery=_on_battery(roots.sys),
         huge_pages=" ".join(lines(roots.sys / "kernel/mm/transparent_hugepage/shmem_enabled")),
         throttled_s=cgroup.throttled(roots.proc, roots.cgroup)[1],
-        load=float((words(roots.proc / "loadavg") or ["0"])[0]),
     )
 
 

@@ -84,8 +84,9 @@ def parse_cards(text: str) -> list[Card]:
     cards = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 6 and cells[0].isdecimal() and cells[3].isdecimal():
-            cards.append(Card(int(cells[0]), cells[1], Gpu(cells[2], int(cells[3]) * 1024 * 1024, *cells[4:])))
+        if len(cells) == 6 and cells[0].isdecimal():
+            mib = int(cells[3]) if cells[3].isdecimal() else 0  # [N/A] on cards that share the host's memory
+            cards.append(Card(int(cells[0]), cells[1], Gpu(cells[2], mib * 1024 * 1024, *cells[4:])))
     return cards
 
 

@@ -15,6 +15,8 @@ def hints(profile: Profile) -> list[str]:
     found: dict[str, str] = {}
     for device, size in dict.fromkeys((rate.device, rate.batch_size) for rate in profile.updates):
         rates = [rate for rate in profile.updates if (rate.device, rate.batch_size) == (device, size)]
+        if any((rate.executor, rate.precision) == ("compiled", "bf16") for rate in rates):
+            continue  # the run has it already
         bf16, others = (
             max((rate.updates_per_s for rate in rates if (rate.precision == "bf16") == wanted), default=0.0)
             for wanted in (True, False)

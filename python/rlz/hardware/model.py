@@ -36,6 +36,11 @@ class Learning:
         ratio = None if isinstance(config.replay_ratio, str) else config.replay_ratio
         return cls(config.first_batch_size(), ratio, config.precision, config.compile)
 
+    def __str__(self) -> str:
+        ratio = "free" if self.replay_ratio is None else f"{self.replay_ratio:g}"
+        executor = "compiled" if self.compile else "eager"
+        return f"batch {self.batch_size}, replay ratio {ratio}, precision {self.precision}, {executor}"
+
     def precision_on(self, device: str, hardware: Hardware) -> str:
         """What the precision is on a device of a machine, as the run resolves it."""
         if self.precision != "auto":
@@ -234,7 +239,8 @@ def _capability(device: str, hardware: Hardware) -> tuple[int, int] | None:
     if not device.startswith("cuda"):
         return None
     index = int(device.partition(":")[2] or 0)
-    return hardware.gpus[index].capability if index < len(hardware.gpus) else AMPERE
+    known = hardware.gpus[index].capability if index < len(hardware.gpus) else (0, 0)
+    return AMPERE if known == (0, 0) else known
 
 
 def _learning_of(joint: Joint) -> Learning:

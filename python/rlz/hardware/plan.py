@@ -22,7 +22,7 @@ CHOICES = ("samplers", "num_envs", "threads", "spin_count", "pin", "device", "pu
 class Prediction(Figures):
     """What the run is expected to reach once it is warm, per second. `bound`: a key of `BOUNDS`.
 
-    `executor`: of the updates that it was measured with.
+    `executor`: of the updates that it was measured with. `learning`: what it is for, `Learning` in words.
     """
 
     env_steps_per_s: float
@@ -31,6 +31,7 @@ class Prediction(Figures):
     bound: str
     evidence: str
     executor: str = ""
+    learning: str = ""
 
 
 class Plan(Figures):

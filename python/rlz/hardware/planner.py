@@ -79,7 +79,7 @@ def plan(
     if config.mode == "serial":
         return Plan(basis="serial", given=kept)
     if profile is None:
-        return _without_profile(config, kept, memory, cores)
+        return _without_profile(config, kept, memory, cores, "no profile for this run yet (`rlz profile` makes one)")
     return _Planner(config, frozenset(kept), profile, memory).plan()
 
 
@@ -100,9 +100,9 @@ def _defaults(config: "RunConfig", given: tuple[str, ...], profile: str) -> Plan
     )
 
 
-def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | None, cores: int) -> Plan:
-    """The defaults; in throughput mode samplers on half of the cores, which it may pause."""
-    plan = _defaults(config, given, "no profile for this run yet (`rlz profile` makes one)")
+def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | None, cores: int, why: str) -> Plan:
+    """The defaults; in throughput mode samplers on half of the cores, which it may pause. `why` there is no profile."""
+    plan = _defaults(config, given, why)
     if not config.adapts():
         return plan
     samplers = config.samplers
@@ -164,7 +164,8 @@ class _Planner:
         """The plan."""
         ranked = self.ranked()
         if not ranked:
-            return _defaults(self.config, tuple(name for name in CHOICES if name in self.given), self._missing())
+            given = tuple(name for name in CHOICES if name in self.given)
+            return _without_profile(self.config, given, self.memory, self.profile.hardware.cores, self._missing())
         setting, rates = self._best(ranked)
         choices = self._choices(setting, rates)
         ours = {name: value for name, (value, _) in choices.items() if name not in self.given}
@@ -187,6 +188,7 @@ class _Planner:
                 bound=rates.bound,
                 evidence=self._evidence(setting, rates),
                 executor=found[1] if found is not None else "",
+                learning=str(self.learning),
             ),
         )
 
@@ -210,9 +212,11 @@ class _Planner:
     def _best(self, ranked: list[tuple[Setting, Rates]]) -> tuple[Setting, Rates]:
         measured = [pair for pair in ranked if pair[1].measured]
         if measured:
-            usual = [pair for pair in measured if not pair[0].pinned and pair[0].spin_count == DEFAULT_SPIN]
-            if usual and self._score(measured[0]) < WAY_GAIN * self._score(usual[0]):
-                measured = usual
+            spin = self.config.spin_count if "spin_count" in self.given else DEFAULT_SPIN
+            usual = [pair for pair in measured if not pair[0].pinned and pair[0].spin_count == spin]
+            if usual:
+                worthwhile = WAY_GAIN * self._score(usual[0])
+                measured = [pair for pair in measured if pair in usual or self._score(pair) >= worthwhile]
             most = self._score(measured[0])
             if self._score(ranked[0]) < PROMISE * most:
                 ranked = measured
@@ -253,20 +257,26 @@ class _Planner:
         """Whether a setting that was not measured together can be judged by the model."""
         cores, config = self.profile.hardware.cores, self.config
         place = setting.samplers, setting.envs_per_sampler, setting.device
-        if "threads" not in self.given and self._together:
-            if place in self._together:
+        there = [other for other in self._together if other[2] == setting.device]
+        if there and not self._threads_given:
+            if place in there:
                 return False  # the learner has tried the other numbers of threads there
-            near = min(self._together, key=lambda other: _apart(place, other))
+            near = min(there, key=lambda other: _apart(place, other))
             if setting.threads != self._together[near]:
                 return False  # what it found good is the best guess elsewhere: alone, more threads always look better
         if self.learning.replay_ratio is None:
             # Samplers that never wait leave no core to a learner, nor one to threads that wait for each other.
             if "samplers" not in self.given and setting.samplers > max(1, cores - 1):
                 return False
-            if "threads" not in self.given and setting.threads > max(1, cores - setting.samplers):
+            if not self._threads_given and setting.threads > max(1, cores - setting.samplers):
                 return False
         # How waits and pinning turn out is known from measurements only.
         return setting.spin_count in (DEFAULT_SPIN, config.spin_count) and setting.pinned == config.pin
+
+    @property
+    def _threads_given(self) -> bool:
+        """A number of threads was given; `auto` leaves it to measurements."""
+        return "threads" in self.given and isinstance(self.config.threads, int)
 
     def _samplers(self) -> list[tuple[int, int]]:
         """Sampler processes and environments in each."""
@@ -285,7 +295,7 @@ class _Planner:
         return list(dict.fromkeys(rate.device for rate in self.profile.updates)) or ["cpu"]
 
     def _threads(self, device: str) -> list[int]:
-        if "threads" in self.given and not isinstance(self.config.threads, str):
+        if isinstance(self.config.threads, int) and self._threads_given:
             return [self.config.threads]
         if device != "cpu":
             return [1]
@@ -531,8 +541,8 @@ def _allowed(config: "RunConfig", envs: int) -> bool:
 
 
 def _apart(one: tuple[int, int, str], other: tuple[int, int, str]) -> float:
-    """Distance of two places (samplers, environments in each, device)."""
-    return abs(math.log2(one[0] / other[0])) + 0.5 * abs(math.log2(one[1] / other[1])) + 8.0 * (one[2] != other[2])
+    """Distance of two places (samplers, environments in each) on a device."""
+    return abs(math.log2(one[0] / other[0])) + 0.5 * abs(math.log2(one[1] / other[1]))
 
 
 def _effort(setting: Setting) -> tuple[float, ...]:

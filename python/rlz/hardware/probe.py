@@ -6,6 +6,7 @@ what did not fit is listed.
 """
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlz.bench.children import Child
 from rlz.errors import RlzError
-from rlz.hardware.detect import Hardware, detect
+from rlz.hardware.detect import Hardware, Roots, detect
 from rlz.hardware.model import DEFAULT_SPIN, Setting, setting_of
 from rlz.hardware.planner import open_settings
 from rlz.hardware.profile_model import Joint, Profile, Workload
+from rlz.hardware.surroundings import busy_s
 from rlz.runtime.cores import ladder
 from rlz.runtime.memory import STEPPER_BYTES, limits
 from rlz.workers.execution.threads import learner_environment
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 """Called with what is measured next, and the part of the budget that is spent."""
+
+LOOK_S = 0.5
+"""Time for which others are looked at before anything is measured."""
 
 SAMPLING_UNTIL: Final = 0.2
 STREAMS_UNTIL: Final = 0.25
@@ -87,7 +92,7 @@ def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress
         Not even one sampler could be measured.
     """
     clock = Budget(budget, progress)
-    hardware = detect()
+    hardware = replace(detect(), load=_others())
     found: dict[str, Any] = {"hardware": asdict(hardware), "budget_s": budget}
     found["date"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     found["skipped"] = []
@@ -96,15 +101,31 @@ def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress
 
         envs.inspect_env(config, on_note=lambda _: None)  # a clear error before anything is measured
         found["workload"] = Workload.of(config).model_dump()
-    with tempfile.TemporaryDirectory(prefix="rlz-profile-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rlz-profile-") as folder, ExitStack() as stack:
         environment = {"TMPDIR": folder}  # a child that is killed leaves nothing elsewhere
         if config is None:
             _machine(hardware, clock, environment, found)
         else:
+            # From an empty cache the learner's update is compiled beside the samplers, of which most are measured one
+            # at a time: that takes half a minute, which the budget would not have after them.
+            learner = None
+            if hardware.cores > 1:
+                learner = stack.enter_context(_learner(config, hardware, clock, environment))
             _sampling(config, hardware, clock, environment, found)
-            _updates(config, hardware, clock, environment, found)
+            if learner is None:
+                learner = stack.enter_context(_learner(config, hardware, clock, environment))
+            _updates(config, clock, learner, found)
             _joint(config, clock, environment, found)
     return _profile(found, clock)
+
+
+def _others() -> float:
+    """Cores that others use right now."""
+    cores, begin, own = os.sched_getaffinity(0), time.monotonic(), time.process_time()
+    before = busy_s(Roots().proc, cores)
+    time.sleep(LOOK_S)
+    own = time.process_time() - own
+    return max(0.0, busy_s(Roots().proc, cores) - before - own) / (time.monotonic() - begin)
 
 
 def _profile(found: dict[str, Any], clock: Budget) -> Profile:
@@ -199,15 +220,18 @@ def _together(children: Sequence[Child], num_envs: int, seconds: float, clock: B
 # -- updates -------------------------------------------------------------------------------------------------------
 
 
-def _updates(
-    config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str], found: dict[str, Any]
-) -> None:
+def _learner(config: "RunConfig", hardware: Hardware, clock: Budget, environment: dict[str, str]) -> Child:
     seconds = min(2.0, max(0.3, 0.01 * clock.seconds))
     job = {"config": config.model_dump(mode="json"), "threads": ladder(hardware.cores), "seconds": seconds}
+    command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
+    return Child(command, env=environment | learner_environment(DEFAULT_SPIN))
+
+
+def _updates(config: "RunConfig", clock: Budget, child: Child, found: dict[str, Any]) -> None:
     done = Done("updates", ("update", "product", "copy"), found["skipped"])
     clock.say("start of the learner")
-    command = [sys.executable, "-m", "rlz.hardware.updates", json.dumps(job)]
-    with Child(command, env=environment | learner_environment(DEFAULT_SPIN)) as child:
+    child.send({"do": "measure"})
+    with child:
 
         def until() -> float:
             # A learner that is slow to start gets the time of what would be in vain without it. From an empty cache its

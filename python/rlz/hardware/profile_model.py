@@ -1,6 +1,6 @@
 """What `rlz profile` found out, typed: facts of the machine, and the rates that were measured on it.
 
-A profile is made by `probe`, kept by `cache`, read by `plan`. It is frozen, and its JSON is read strictly: a key too
+A profile is made by `probe`, kept by `cache`, read by `planner`. It is frozen, and its JSON is read strictly: a key too
 many, a text where a number belongs or a number that is not finite is an error, so nobody plans with a broken file.
 Rates are per second. docs/profile.md explains every key.
 """

@@ -44,7 +44,7 @@ class Surroundings:
         pauses, paused = cgroup.throttled(roots.proc, roots.cgroup)
         return cls(
             at=now,
-            busy_s=_busy_s(roots.proc, cores),
+            busy_s=busy_s(roots.proc, cores),
             pressure_s=_pressure_s(roots.proc),
             throttled_s=paused,
             throttled=pauses,
@@ -54,7 +54,7 @@ class Surroundings:
         )
 
 
-def _busy_s(proc: Path, cores: set[int]) -> float:
+def busy_s(proc: Path, cores: set[int]) -> float:
     """Seconds for which some cores were not idle (proc_stat(5): user, nice, system, irq, softirq, steal)."""
     busy = 0.0
     for line in lines(proc / "stat"):

@@ -49,7 +49,15 @@ class Bench:
         self._seconds = seconds
         self._env_spec = envs.inspect_env(config, on_note=lambda _: None)
         self._products = Products(max(config.hidden, default=256), threads)
+        self._compilations: dict[tuple[str, int], Compilation] = {}
         self._loaded: dict[tuple[str, int], Any] = {}
+
+    def prepare(self) -> None:
+        """Start to compile the run's update at low priority, where it is not in the cache: others are measured."""
+        if self._config.compile:
+            precision = "bf16" if self._config.precision == "bf16" else "fp32"
+            algorithm, draw = self._algorithm(precision), Draw(self._env_spec, self._config.first_batch_size())
+            self._compilation(algorithm, draw).start()
 
     def tasks(self) -> list[Task]:
         """In the order of what they decide: executor and threads, device, then what only explains."""
@@ -68,7 +76,10 @@ class Bench:
                  for card, found in cards for batch in BATCH_SIZES if batch != size]  # fmt: skip
         more += [self._on_cpu("eager", OTHER[precision], size, self._threads[-1])]
         more += [self._on_card(card, "eager", OTHER[found], size) for card, found in cards if has(card, OTHER[found])]
-        return [*main, *self._products.tasks(), *more, *self._products.copies()]
+        products = self._products.tasks()
+        # Where bf16 is emulated, its products tell so, before whole updates would.
+        first = [*products, *main] if precision == "bf16" else [*main, *products]
+        return [*first, *more, *self._products.copies()]
 
     def _precision_on(self, card: str) -> str:
         """That of the run on a card, which may not have it."""
@@ -104,8 +115,7 @@ class Bench:
             return EagerExecutor(algorithm)
         key = repr(algorithm), draw.batch_size
         if key not in self._loaded:
-            job = Job(algorithm, layouts(draw("cpu").tensors()), "cpu", kinds_of(algorithm.cycle))
-            compilation = Compilation(job)
+            compilation = self._compilation(algorithm, draw)
             if not compilation.ready and not patient:
                 raise RlzError("not compiled before, and only the batch size of the run is worth the wait")
             try:
@@ -119,6 +129,13 @@ class Bench:
         if isinstance(found, RlzError):
             raise found
         return found
+
+    def _compilation(self, algorithm: OffPolicy, draw: "Draw") -> Compilation:
+        key = repr(algorithm), draw.batch_size
+        if key not in self._compilations:
+            job = Job(algorithm, layouts(draw("cpu").tensors()), "cpu", kinds_of(algorithm.cycle))
+            self._compilations[key] = Compilation(job)
+        return self._compilations[key]
 
     def _on_card(self, card: str, executor: str, precision: str, batch_size: int) -> Task:
         """Updates of a whole engine, with CUDA graphs where they can be had."""
@@ -220,9 +237,12 @@ def rate(
 
 
 def main(config: dict[str, Any], threads: list[int], seconds: float) -> None:
-    """Measure everything that is planned."""
+    """Compile what is not in the cache; once there is a line on stdin, measure everything that is planned."""
     torch.set_flush_denormal(True)  # as a learner
-    run(Bench(RunConfig.model_validate(config), threads, seconds).tasks())
+    bench = Bench(RunConfig.model_validate(config), threads, seconds)
+    bench.prepare()
+    sys.stdin.readline()
+    run(bench.tasks())
 
 
 if __name__ == "__main__":

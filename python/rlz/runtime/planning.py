@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rlz.errors import ConfigError
 from rlz.hardware import cache
 from rlz.hardware.detect import detect
+from rlz.hardware.model import Learning
 from rlz.hardware.plan import CHOICES, Plan
 from rlz.hardware.planner import options_given, plan
 from rlz.hardware.profile_model import Workload
@@ -79,15 +80,16 @@ def planned_again(run: Path, config: "RunConfig", given: Collection[str]) -> Pla
         return Planned(again.config, again.plan, notes + again.notes)
     if old is None:
         return Planned(config, Plan(basis="off", given=CHOICES), notes)
-    if old.prediction is not None and not _still_true(old, config):
+    if not _still_true(old, config):
         old = old.model_copy(update={"prediction": None})
     return Planned(config, old, notes)
 
 
 def _still_true(old: Plan, config: "RunConfig") -> bool:
-    """Whether the prediction of a run's plan holds for what it is now: the same choices, task and machine."""
-    same = old.apply(config) == config and Workload.of(config).task == old.task
-    return same and old.machine == detect().fingerprint()
+    """Whether the prediction of a plan holds for what a run is now: the same choices, task, learning and machine."""
+    if old.prediction is None or old.apply(config) != config or old.machine != detect().fingerprint():
+        return False
+    return Workload.of(config).task == old.task and str(Learning.of(config)) == old.prediction.learning
 
 
 def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Planned:
@@ -98,9 +100,7 @@ def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Plann
     choices = {name: value for name, value in read.choices.items() if name not in fixed}
     choices |= _counts(choices, read, config)
     notes = []
-    prediction = read.prediction if choices == read.choices and read.task == Workload.of(config).task else None
     if read.machine and read.machine != detect().fingerprint():
-        prediction = None
         notes.append(f"--plan {path} was made for another machine or other versions; `rlz profile` makes one for this")
     chosen = Plan(
         basis="file",
@@ -109,13 +109,17 @@ def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Plann
         choices=choices,
         reasons=dict.fromkeys(choices, f"from {path}"),
         given=kept,
-        prediction=prediction,
+        prediction=read.prediction,
     )
     try:
-        return Planned(chosen.apply(config), chosen, notes)
+        applied = chosen.apply(config)
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"--plan {path} does not fit the other options: {reason}") from error
+    # What was predicted was the plan as it was read.
+    if choices != read.choices or not _still_true(chosen, applied):
+        chosen = chosen.model_copy(update={"prediction": None})
+    return Planned(applied, chosen, notes)
 
 
 def _counts(choices: dict[str, int | bool | str], read: Plan, config: "RunConfig") -> dict[str, int | bool | str]:

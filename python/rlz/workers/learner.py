@@ -105,7 +105,7 @@ class Learner:
         self._adaptation = self._make_adaptation(saved) if config.adapts() else None
         self._batch_size = config.first_batch_size() if self._adaptation is None else self._adaptation.chosen.batch_size
         self._chosen = self._batch_size
-        self._batches = self._make_batches()
+        self._batches = self._make_batches(self._batch_size)
         self._engine = self._make_engine(self._batch_size)
         self._engines = {self._batch_size: self._engine}
         if saved is not None:
@@ -168,7 +168,11 @@ class Learner:
         if self._mirror is not None:
             self._launch(self._mirror, self._granted)
         else:
-            batch = self._next_batch(timeout)
+            try:
+                batch = self._next_batch(timeout)
+            except (RuntimeError, MemoryError) as error:
+                self._refuse(error)
+                batch = None
             if batch is not None:
                 self._update(batch)
         self._keep_up()
@@ -322,7 +326,10 @@ class Learner:
         ready = adaptation.wanted is None or self._prepare(adaptation.wanted)
         counts = (limiter.env_steps, self._updates, self._frames)
         seen = Seen(now, *counts, settled=self._engine.settled, ready=ready)
-        self._follow(adaptation, adaptation.look(seen))
+        try:
+            self._follow(adaptation, adaptation.look(seen))
+        except (RuntimeError, MemoryError) as error:
+            self._refuse(error)
 
     def _follow(self, adaptation: Adaptation, lines: list[str]) -> None:
         for line in lines:
@@ -356,16 +363,16 @@ class Learner:
         adaptation = self._adaptation
         if adaptation is None or not adaptation.trying or not _out_of_memory(error):
             raise error
-        tried = {adaptation.wanted, adaptation.operation.batch_size} - {adaptation.chosen.batch_size}
+        tried = {adaptation.wanted, adaptation.operation.batch_size}
         self._follow(adaptation, adaptation.refuse(in_one_line(error)))
-        for size in self._engines.keys() & tried:
+        for size in self._engines.keys() & (tried - {adaptation.chosen.batch_size, self._batch_size}):
             self._engines.pop(size).close()
 
     def _use_batch_size(self, batch_size: int) -> None:
+        batches = self._make_batches(batch_size)  # where there is no memory for them, nothing has changed
         self._flush(time.monotonic())
         self._batches.close()
-        self._batch_size = batch_size
-        self._batches = self._make_batches()
+        self._batch_size, self._batches = batch_size, batches
         engine = self._engines[batch_size]
         assert isinstance(engine, Engine)
         engine.take_up()
@@ -470,11 +477,11 @@ class Learner:
             where = f"the batch could not be written to {path}: {problem.strerror}"
         return NonFiniteError(f"update {int(self._state.updates) + 1}: {error}; {where}")
 
-    def _make_batches(self) -> Batches:
+    def _make_batches(self, batch_size: int) -> Batches:
         return Batches(
             self._rows,
             self._decoder,
-            batch_size=self._batch_size,
+            batch_size=batch_size,
             stride=self._streams.replay.stride,
             device=self._device,
             # A draw takes microseconds. A thread of its own for it would take a core from the update's threads.
@@ -599,8 +606,9 @@ def find_device(name: str) -> torch.device:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; torch has an exception for that on cards only."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+    """Whether memory ran out. Torch has an exception for tensors on cards only; others are told by their words."""
+    words = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 def _slice(timeout: float | None) -> float:

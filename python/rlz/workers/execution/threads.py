@@ -58,7 +58,8 @@ def tuner(threads: int | str, available: int) -> ThreadTuner:
     if isinstance(threads, int):
         return ThreadTuner(candidates(threads, available), preferred=threads)
     guess = 1 if threads == "auto" else int(threads.removeprefix("auto_"))
-    return ThreadTuner(candidates("auto", available), guess=min(guess, available))
+    guess = min(guess, available)
+    return ThreadTuner(sorted({*candidates("auto", available), guess}), guess=guess)
 
 
 def candidates(threads: int | str, available: int) -> list[int]:
