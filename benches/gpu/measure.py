@@ -278,7 +278,7 @@ def compilation(bench: Bench, precision: str, batch: int) -> Compilation:
         torch.get_float32_matmul_precision(),
     )
     made = Compilation(job)
-    made.start(urgent=True)
+    made.start(nice=0)
     return made
 
 

@@ -64,7 +64,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     algorithm = request.param()
     job = make_job(algorithm)
     compilation = Compilation(job, tmp_path_factory.mktemp("compiled"))
-    compilation.start(urgent=True)
+    compilation.start(nice=0)
     assert compilation.finished(wait=True), compilation.error
     assert compilation.error is None
     compilation.close()
@@ -262,7 +262,7 @@ def test_whatever_keeps_the_helper_from_starting_training_goes_on_eagerly(
 @pytest.mark.slow
 def test_a_helper_that_fails_gives_one_line(tmp_path: Path) -> None:
     compilation = Compilation(make_job(make_sac(), device="xpu"), tmp_path)  # a device that is not there
-    compilation.start(urgent=True)
+    compilation.start(nice=0)
     assert compilation.finished(wait=True)
     compilation.close()
     assert not compilation.ready

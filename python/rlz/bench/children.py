@@ -73,7 +73,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, **(env or {})},
-            start_new_session=True,
+            process_group=0,  # not a session: the kernel shares cores out by session first, and only then by priority
         )
 
     def __enter__(self) -> Self:

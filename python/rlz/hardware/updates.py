@@ -36,6 +36,9 @@ WARM_UP = 3
 BATCH_SIZES = (1024, 8192)
 """Measured beside that of the configuration."""
 
+BEHIND_ALL = 19
+"""Nice value of a compiler beside measurements; it gets the cores that these leave."""
+
 OTHER = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp32"}
 """Precision that is measured beside the run's."""
 
@@ -53,11 +56,11 @@ class Bench:
         self._loaded: dict[tuple[str, int], Any] = {}
 
     def prepare(self) -> None:
-        """Start to compile the run's update at low priority, where it is not in the cache: others are measured."""
+        """Start to compile the run's update, where it is not in the cache; others are measured meanwhile."""
         if self._config.compile:
             precision = "bf16" if self._config.precision == "bf16" else "fp32"
             algorithm, draw = self._algorithm(precision), Draw(self._env_spec, self._config.first_batch_size())
-            self._compilation(algorithm, draw).start()
+            self._compilation(algorithm, draw).start(nice=BEHIND_ALL)
 
     def tasks(self) -> list[Task]:
         """In the order of what they decide: executor and threads, device, then what only explains."""
@@ -119,7 +122,7 @@ class Bench:
             if not compilation.ready and not patient:
                 raise RlzError("not compiled before, and only the batch size of the run is worth the wait")
             try:
-                compilation.start(urgent=True)
+                compilation.start(nice=0)
                 compilation.finished(wait=True)
                 why_not = compilation.error and RlzError(f"cannot be compiled: {compilation.error}")
                 self._loaded[key] = why_not or compilation.load()

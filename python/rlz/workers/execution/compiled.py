@@ -176,16 +176,16 @@ class Compilation:
         """The library can be loaded."""
         return self.library.is_file()
 
-    def start(self, *, urgent: bool = False) -> None:
-        """Start the helper; `urgent`: somebody waits for it, so at this process's priority."""
+    def start(self, *, nice: int = LOW_PRIORITY) -> None:
+        """Start the helper; `nice` 0: somebody waits for it, so at this process's priority."""
         try:
-            self._start(urgent=urgent)
+            self._start(nice)
         except Exception as error:  # no folder, no room, no process: training goes on without compiled updates
             self.close()
             hint = ". XDG_CACHE_HOME may name another folder" if isinstance(error, OSError) else ""
             self.error = f"the compiler's helper cannot be started: {in_one_line(error)}{hint}"
 
-    def _start(self, *, urgent: bool) -> None:
+    def _start(self, nice: int) -> None:
         if self.ready or self._process is not None:
             return
         compiler = os.environ.get("CXX", "g++")
@@ -211,7 +211,7 @@ class Compilation:
         assert self._process.stdin is not None
         try:
             with self._process.stdin as pipe:
-                pickle.dump((self.job, str(self.library), 0 if urgent else LOW_PRIORITY), pipe)
+                pickle.dump((self.job, str(self.library), nice), pipe)
         except BrokenPipeError:
             pass  # it ended at once; `finished` says why
 

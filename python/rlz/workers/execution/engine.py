@@ -21,7 +21,7 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import NonFiniteError, in_one_line
 from rlz.runtime.cores import cores
-from rlz.workers.execution.compiled import Compilation, Job, Layout, kinds_of
+from rlz.workers.execution.compiled import LOW_PRIORITY, Compilation, Job, Layout, kinds_of
 from rlz.workers.execution.device_replay import DeviceReplay
 from rlz.workers.execution.executors import EagerExecutor, Executor, Updated, disagreement
 from rlz.workers.execution.graphs import GraphedLaunches, cuda_graph
@@ -153,7 +153,7 @@ class Engine:
     def start(self) -> None:
         """Begin to compile, beside everything else."""
         if self._compilation is not None:
-            self._compilation.start(urgent=self._plan.fixed or self._plan.urgent)
+            self._compilation.start(nice=0 if self._plan.fixed or self._plan.urgent else LOW_PRIORITY)
 
     def prepare(self, draw: Callable[[], Batch]) -> bool:
         """Get ready while another engine updates the state; True once the executor will stay as it is.
