@@ -186,12 +186,20 @@ def alone(profile: Profile, learning: Learning, setting: Setting) -> Rates | Non
     return Rates(least, ratio * least, False, bound)
 
 
+def is_of(profile: Profile, learning: Learning, joint: Joint) -> bool:
+    """Whether a joint measurement was of this learning, with the executor that the run will have."""
+    updates = update_rate(profile, learning, joint.device, joint.threads)
+    return (
+        (joint.batch_size, joint.replay_ratio) == (learning.batch_size, learning.replay_ratio)
+        and joint.precision == learning.precision_on(joint.device, profile.hardware)
+        and (updates is None or updates[1] == joint.executor)
+    )
+
+
 def predict(profile: Profile, learning: Learning, setting: Setting) -> Rates | None:
     """Rates of samplers and learner together; None where the profile cannot tell."""
     modelled = alone(profile, learning, setting)
-    found = update_rate(profile, learning, setting.device, setting.threads)
-    executor = None if found is None else found[1]
-    exact = [one for one in profile.joint if _is(profile, one, learning, setting) and executor in (None, one.executor)]
+    exact = [one for one in profile.joint if setting_of(one) == setting and is_of(profile, learning, one)]
     if exact:
         one = exact[-1]
         return Rates(one.env_steps_per_s, one.updates_per_s, True, bound(profile, one))
@@ -245,14 +253,6 @@ def _capability(device: str, hardware: Hardware) -> tuple[int, int] | None:
 
 def _learning_of(joint: Joint) -> Learning:
     return Learning(joint.batch_size, joint.replay_ratio, joint.precision, joint.executor == "compiled")
-
-
-def _is(profile: Profile, joint: Joint, learning: Learning, setting: Setting) -> bool:
-    return (
-        setting_of(joint) == setting
-        and (joint.batch_size, joint.replay_ratio) == (learning.batch_size, learning.replay_ratio)
-        and joint.precision == learning.precision_on(joint.device, profile.hardware)
-    )
 
 
 def _distance(joint: Joint, learning: Learning, setting: Setting) -> float:

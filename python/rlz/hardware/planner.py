@@ -16,6 +16,7 @@ from rlz.hardware.model import (
     Learning,
     Rates,
     Setting,
+    is_of,
     predict,
     sampling_rate,
     score,
@@ -23,7 +24,7 @@ from rlz.hardware.model import (
     update_rate,
 )
 from rlz.hardware.plan import CHOICES, Plan, Prediction, shown
-from rlz.hardware.profile_model import Joint, Profile
+from rlz.hardware.profile_model import Profile
 from rlz.runtime.cores import ladder
 from rlz.runtime.memory import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
 from rlz.workers.execution.adaptation import KNEE, batch_sizes, knee
@@ -151,21 +152,25 @@ class _Planner:
         if self.frames and config.batch_size == "auto":
             self.learning = replace(self.learning, batch_size=knee(self.frames))
         hardware = profile.hardware
+        self._joint = [one for one in profile.joint if is_of(profile, self.learning, one)]
         # By place, the number of threads that the learner settled on in the fastest measurement there.
-        measured = [one for one in profile.joint if self._alike(one)]
         self._together = {
             (one.samplers, one.envs_per_sampler, one.device): one.threads
-            for one in sorted(measured, key=lambda one: one.env_steps_per_s)
+            for one in sorted(self._joint, key=lambda one: one.env_steps_per_s)
         }
         limits = [limit for limit in (hardware.memory_available, hardware.memory_limit) if limit]
         self.memory = memory if memory is not None else min(limits, default=1 << 62)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What was given, in the order of `CHOICES`."""
+        return tuple(name for name in CHOICES if name in self.given)
 
     def plan(self) -> Plan:
         """The plan."""
         ranked = self.ranked()
         if not ranked:
-            given = tuple(name for name in CHOICES if name in self.given)
-            return _without_profile(self.config, given, self.memory, self.profile.hardware.cores, self._missing())
+            return _without_profile(self.config, self.kept, self.memory, self.profile.hardware.cores, self._missing())
         setting, rates = self._best(ranked)
         choices = self._choices(setting, rates)
         ours = {name: value for name, (value, _) in choices.items() if name not in self.given}
@@ -177,7 +182,7 @@ class _Planner:
             task="" if self.profile.workload is None else self.profile.workload.task,
             choices=ours,
             reasons={name: choices[name][1] for name in ours},
-            given=tuple(name for name in CHOICES if name in self.given),
+            given=self.kept,
             facts=self._facts(setting),
             prediction=None
             if self._unseen_card()
@@ -223,27 +228,16 @@ class _Planner:
         most = self._score(ranked[0])
         return min((pair for pair in ranked if self._score(pair) >= SAME * most), key=lambda pair: _effort(pair[0]))
 
-    def _alike(self, one: Joint) -> bool:
-        """Whether a joint measurement was of the learning that is planned for."""
-        same = (one.batch_size, one.replay_ratio) == (self.learning.batch_size, self.learning.replay_ratio)
-        updates = update_rate(self.profile, self.learning, one.device, one.threads)
-        executor = one.executor if updates is None else updates[1]
-        return same and (one.precision, one.executor) == (
-            self.learning.precision_on(one.device, self.profile.hardware),
-            executor,
-        )
-
     def _score(self, pair: tuple[Setting, Rates]) -> float:
         return score(self.learning, pair[1])
 
     # -- what can be chosen ----------------------------------------------------------------------------------------
 
     def _settings(self) -> Iterable[Setting]:
-        profile, config = self.profile, self.config
-        together = list(filter(self._alike, profile.joint))
-        joint = {setting_of(one) for one in together}
-        spins = {DEFAULT_SPIN} | {one.spin_count for one in together}
-        pins = {False} | {one.pinned for one in together}
+        config = self.config
+        joint = {setting_of(one) for one in self._joint}
+        spins = {DEFAULT_SPIN} | {one.spin_count for one in self._joint}
+        pins = {False} | {one.pinned for one in self._joint}
         spins = {config.spin_count} if "spin_count" in self.given else spins
         pins = {config.pin} if "pin" in self.given else pins
         for device in self._devices():
@@ -428,7 +422,7 @@ class _Planner:
     def _others(self, setting: Setting, name: str) -> str:
         """Rates of joint measurements that differ in nothing but one thing, in words; "" with fewer than two."""
         rates: dict[Any, float] = {}
-        for one in filter(self._alike, self.profile.joint):
+        for one in self._joint:
             same = one.samplers, one.envs_per_sampler, one.device
             if same != (setting.samplers, setting.envs_per_sampler, setting.device):
                 continue

@@ -87,11 +87,6 @@ class Products:
                 return 2.0 * rows * self._width * self._width * calls / passed
 
 
-def capability(device: str) -> tuple[int, int] | None:
-    """Compute capability of a card; None for the CPU."""
-    return None if device == "cpu" else torch.cuda.get_device_capability(device)
-
-
 def has(device: str, dtype: str) -> bool:
     """Whether a device has products of a dtype. A CPU without bf16 emulates them."""
     if device == "cpu":

@@ -22,13 +22,14 @@ from rlz.bench.children import say
 from rlz.config import RunConfig
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
-from rlz.hardware.products import Products, capability, has, wait
+from rlz.hardware.products import Products, has, wait
 from rlz.hardware.tasks import Task, run, threads_in_words
 from rlz.workers.execution.auto_precision import auto_precision
 from rlz.workers.execution.batches import Decoder
 from rlz.workers.execution.compiled import Compilation, Job, kinds_of, layouts
 from rlz.workers.execution.engine import Engine, EnginePlan
 from rlz.workers.execution.executors import EagerExecutor
+from rlz.workers.execution.precision import capability
 
 ROWS = 4096
 WARM_UP = 3
@@ -87,7 +88,7 @@ class Bench:
     def _precision_on(self, card: str) -> str:
         """That of the run on a card, which may not have it."""
         precision = self._config.precision
-        return auto_precision([capability(card)]) if precision == "auto" else precision
+        return auto_precision([capability(torch.device(card))]) if precision == "auto" else precision
 
     # -- updates ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ def use_precision(precision: str, devices: Iterable[torch.device], *, serial: bo
     tf32_missing = next((reason for reason, _ in lacking if reason), None)
     bf16_missing = next((reason for _, reason in lacking if reason), None)
     if precision == "auto":
-        precision = auto_precision((_capability(device) for device in devices), serial=serial)
+        precision = auto_precision((capability(device) for device in devices), serial=serial)
     missing = {"tf32": tf32_missing, "bf16": bf16_missing}.get(precision)
     if missing:
         raise DeviceError(f"--precision {precision}: {missing}; use auto or fp32")
@@ -52,7 +52,7 @@ def check_resumed(precision: str, saved: str | None) -> None:
 
 def _lack(device: torch.device) -> tuple[str | None, str | None]:
     """Why a device has no tf32, and why it has no bf16; None where it has."""
-    found = _capability(device)
+    found = capability(device)
     if found is None:
         return "the CPU has no tf32", None
     if found >= AMPERE:
@@ -62,5 +62,6 @@ def _lack(device: torch.device) -> tuple[str | None, str | None]:
     return reason, reason
 
 
-def _capability(device: torch.device) -> tuple[int, int] | None:
+def capability(device: torch.device) -> tuple[int, int] | None:
+    """Compute capability of a card; None for the CPU."""
     return None if device.type == "cpu" else torch.cuda.get_device_capability(device)
