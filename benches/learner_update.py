@@ -24,8 +24,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from rlz.runtime.cores import cores
-from rlz.workers.execution.threads import MEMORY
+from rlz.learning.threads import MEMORY
+from rlz.system.cores import cores
 
 OBS, ACTION, HIDDEN = 27, 8, (256, 256)  # Ant-v4
 
@@ -77,10 +77,10 @@ def measure(row: Row, seconds: float) -> float:
     import torch
 
     from rlz.algorithms.sac import Sac
+    from rlz.learning.batches import Decoder
+    from rlz.learning.compiled import Compilation, Job, layouts
+    from rlz.learning.engine import Engine, EnginePlan
     from rlz.networks import mlp
-    from rlz.workers.execution.batches import Decoder
-    from rlz.workers.execution.compiled import Compilation, Job, layouts
-    from rlz.workers.execution.engine import Engine, EnginePlan
 
     critic = mlp.critics(OBS, ACTION, HIDDEN, "relu", layer_norm=False, members=2)
     sac = Sac(mlp.actor(OBS, ACTION, HIDDEN, "relu", layer_norm=False), critic, target_entropy=-float(ACTION))

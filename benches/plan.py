@@ -32,7 +32,7 @@ from typing import Any
 
 from rlz.bench.train import TrainSettings, measure_rlz
 from rlz.errors import RlzError
-from rlz.hardware.detect import detect
+from rlz.system.detect import detect
 
 ENVS = ("Pendulum-v1", "HalfCheetah-v5", "Ant-v4")
 RATIOS = ("1", "free")

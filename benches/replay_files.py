@@ -23,7 +23,7 @@ from rich.console import Console
 
 from rlz.bench.report import show, to_json
 from rlz.bench.result import Job, Outcome, run_rounds
-from rlz.hardware.detect import detect
+from rlz.system.detect import detect
 from rlz.transport import Replay
 
 FIELDS = [

@@ -49,7 +49,7 @@ from rich.console import Console
 from rlz.bench.report import show, to_json, to_markdown
 from rlz.bench.result import Job, Outcome, Result, run_rounds
 from rlz.bench.train import TrainSettings, Window, steady_from, watch
-from rlz.hardware.detect import detect
+from rlz.system.detect import detect
 
 STILL_S = 20.0
 """What throughput mode has chosen must have stood still for so long; its next look is two minutes after the first."""

@@ -51,8 +51,8 @@ from rlz.bench.report import figure
 from rlz.bench.train import TrainSettings, Variant, measure_peer, read_lines, rlz_command, stop
 from rlz.config import RunConfig, resolve
 from rlz.errors import RlzError
-from rlz.hardware.detect import detect
-from rlz.runtime.files import replace_file
+from rlz.system.detect import detect
+from rlz.system.files import replace_file
 from rlz.workers.evaluation import evaluation_seeds
 
 SCORES = {"Pendulum-v1": -180.0, "HalfCheetah-v5": 2000.0}

@@ -37,15 +37,15 @@ from rlz.algorithms.registry import DETERMINISTIC
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
 from rlz.bench.train import read_lines, stop
+from rlz.learning.batches import Decoder
+from rlz.learning.compiled import Compilation, Job, layouts
+from rlz.learning.device_replay import DeviceReplay
+from rlz.learning.executors import EagerExecutor, Executor, disagreement
+from rlz.learning.graphs import GraphedLaunches, cuda_graph
+from rlz.learning.launches import Inputs, Launches
+from rlz.learning.precision import use_precision
 from rlz.networks import mlp
-from rlz.runtime.cores import cores
-from rlz.workers.execution.batches import Decoder
-from rlz.workers.execution.compiled import Compilation, Job, layouts
-from rlz.workers.execution.device_replay import DeviceReplay
-from rlz.workers.execution.executors import EagerExecutor, Executor, disagreement
-from rlz.workers.execution.graphs import GraphedLaunches, cuda_graph
-from rlz.workers.execution.launches import Inputs, Launches
-from rlz.workers.execution.precision import use_precision
+from rlz.system.cores import cores
 
 OBS, ACTION, HIDDEN = 27, 8, (256, 256)  # Ant-v4
 PARITY = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2}

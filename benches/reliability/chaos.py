@@ -26,7 +26,7 @@ from typing import Any
 import rows
 from job import Job, fresh, generator, kill, left_since, shared_files, spread, wait_for, write_result
 
-from rlz.runtime.checkpoint import newest_checkpoint, step_folders
+from rlz.records.checkpoint import newest_checkpoint, step_folders
 
 DEADLINE_S = 90.0
 """For a run to end after its last kill."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
-from rlz.hardware.detect import detect
 from rlz.runtime.live import Live
+from rlz.system.detect import detect
 from rlz.transport.stats import Stat
 
 ROOT = Path(__file__).parents[2]

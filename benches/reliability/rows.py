@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
-from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint
-from rlz.runtime.replay_files import open_rows
+from rlz.records.checkpoint import Checkpoint, newest_checkpoint
+from rlz.records.replay_files import open_rows
 
 TOLERANCE = 2e-3
 """Of float32 rows against float64 equations."""

@@ -27,9 +27,9 @@ import numpy as np
 from job import Job, fresh, kill, spread, stat, wait_for, write_result
 
 from rlz._native import Replay
-from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.records.checkpoint import newest_checkpoint
+from rlz.records.replay_files import ReplaySaver, open_rows
 from rlz.runtime.live import Live
-from rlz.runtime.replay_files import ReplaySaver, open_rows
 from rlz.transport.stats import Stat
 
 PENDULUM: dict[str, Any] = {

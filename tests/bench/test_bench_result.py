@@ -6,7 +6,7 @@ from rich.console import Console
 from rlz.bench import report
 from rlz.bench.result import Job, Outcome, Result, Spread, run_rounds
 from rlz.errors import RlzError
-from rlz.hardware.detect import detect
+from rlz.system.detect import detect
 
 VALUES = {"rlz": [100.0, 110.0, 90.0], "sb3: 1 thread": [50.0, 55.0, 60.0], "sb3: 2 threads": [20.0, 99.0, 30.0]}
 

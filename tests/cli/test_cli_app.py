@@ -91,7 +91,7 @@ def test_a_bug_is_one_line_unless_the_traceback_is_asked_for(
     def fail(*_: Any, **__: Any) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("rlz.runtime.runs.list_runs", fail)
+    monkeypatch.setattr("rlz.records.runs.list_runs", fail)
     assert main(["runs"]) == 1
     text = capsys.readouterr().err
     assert "KeyError: 'oops'" in text

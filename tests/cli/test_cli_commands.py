@@ -61,14 +61,14 @@ def test_profile_prints_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A profile is measured once, kept, and shown from then on; --fresh measures again."""
-    from rlz.hardware.detect import detect
+    from rlz.system.detect import detect
 
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "hardware")
     machines = importlib.import_module("machines")
     monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
     run = resolve("td3", "Pendulum-v1", {}, None)
     calls = Calls(machines.profile(detect(), run=run))
-    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
+    monkeypatch.setattr(importlib.import_module("rlz.planning"), "profile", calls, raising=False)
     line = ["profile", "--env", "Pendulum-v1", "--algo", "td3", "--budget", "0.5m", "--json", "--explain"]
     output = tmp_path / "out.json"
     for arguments, times in ([*line, "--output", str(output)], 1), (line, 1), ([*line, "--fresh"], 2):
@@ -97,7 +97,7 @@ def test_profile_of_the_machine_alone(
     machines = importlib.import_module("machines")
     parts = ("workload", "sampling", "transport")
     calls = Calls(machines.profile(machines.hardware(2)).model_copy(update=dict.fromkeys(parts)))
-    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
+    monkeypatch.setattr(importlib.import_module("rlz.planning"), "profile", calls, raising=False)
     assert main(["profile", "--budget", "30s"]) == 0
     shown = capsys.readouterr().out
     assert "usable" in shown
@@ -113,7 +113,7 @@ def test_a_profile_that_cannot_be_written_is_not_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     calls = Calls()
-    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", calls, raising=False)
+    monkeypatch.setattr(importlib.import_module("rlz.planning"), "profile", calls, raising=False)
     monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "locked")
     (tmp_path / "locked").mkdir()
     for path, reason in (
@@ -137,7 +137,7 @@ def test_the_plan_of_a_profile_keeps_what_a_file_gives(
     file = tmp_path / "run.toml"
     file.write_text('algo = "sac"\nenv = "Pendulum-v1"\nsamplers = 2\nnum_envs = 2\nthreads = "1"\n')
     found = machines.profile(machines.hardware(4), run=resolve(None, None, {}, file))
-    monkeypatch.setattr(importlib.import_module("rlz.hardware"), "profile", Calls(found), raising=False)
+    monkeypatch.setattr(importlib.import_module("rlz.planning"), "profile", Calls(found), raising=False)
     assert main(["profile", "--config", str(file), "--fresh", "--explain", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert set(plan["given"]) == {"samplers", "num_envs", "threads"}

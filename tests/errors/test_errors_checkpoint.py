@@ -15,7 +15,7 @@ import pytest
 from conftest import Rlz, serial
 from full_disk import largest_file
 from rlz.errors import CheckpointError
-from rlz.runtime.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
 from rlz.transport import Replay
 
 
@@ -69,7 +69,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], N
             fsync(fd)
 
         monkeypatch.setattr(Checkpointer, "save", counted)
-        monkeypatch.setattr("rlz.runtime.files.os.fsync", failing)
+        monkeypatch.setattr("rlz.system.files.os.fsync", failing)
 
     return fill
 
@@ -256,7 +256,7 @@ def everything_in(run: Path) -> dict[str, bytes]:
 def test_rows_that_are_damaged_or_gone_are_named_with_every_way_out(
     rlz: Rlz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlz.runtime.replay_files.FEW_ROWS", 1)  # so that older checkpoints have files of their own
+    monkeypatch.setattr("rlz.records.replay_files.FEW_ROWS", 1)  # so that older checkpoints have files of their own
     assert rlz(*serial("Pendulum-v1", "--checkpoint-every", "0.01", "-n", "100", "--no-compile")).status == 0
     run = tmp_path / "runs" / "run"
     whole = shutil.copytree(run, tmp_path / "whole", symlinks=True)

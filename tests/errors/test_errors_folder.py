@@ -92,8 +92,8 @@ def test_something_else_in_its_place_is_named(rlz: Rlz, run: Path, name: str) ->
 @pytest.mark.parametrize(
     ("place", "mode"),
     [
-        ("rlz.runtime.files.os.fsync", "serial"),  # config.toml
-        ("rlz.runtime.runs.fcntl.flock", "serial"),
+        ("rlz.system.files.os.fsync", "serial"),  # config.toml
+        ("rlz.records.runs.fcntl.flock", "serial"),
         ("rlz.runtime.serial.SerialRun.__init__", "serial"),
         ("rlz.runtime.process._open_log", "async"),
     ],

@@ -10,7 +10,7 @@ import pytest
 import rlz as package
 from conftest import Rlz, serial
 from rlz.errors import CheckpointError
-from rlz.runtime.memory import MIB, check_memory
+from rlz.system.memory import MIB, check_memory
 
 ANT = ("train", "sac", "--env", "Ant-v4")
 
@@ -171,7 +171,7 @@ def test_a_device_that_does_not_exist(
 ) -> None:
     import torch
 
-    monkeypatch.setattr("rlz.hardware.device.check_device", lambda name: None)  # a machine with a driver
+    monkeypatch.setattr("rlz.system.device.check_device", lambda name: None)  # a machine with a driver
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cards > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
     result = rlz(*serial("Pendulum-v1", "--device", device))

@@ -8,11 +8,11 @@ import torch
 from learner_tools import Run, config
 
 from rlz._native import RUNNING
-from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.learning import adaptation
+from rlz.learning.engine import Engine
+from rlz.records.checkpoint import newest_checkpoint
 from rlz.transport.stats import Stat
 from rlz.workers import learner as learner_module
-from rlz.workers.execution import adaptation
-from rlz.workers.execution.engine import Engine
 from rlz.workers.learner import Learner
 
 

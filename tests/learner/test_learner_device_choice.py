@@ -8,9 +8,9 @@ from learner_tools import Run, config
 from test_learner_executors import make_batch, make_sac, make_td3
 
 from rlz.algorithms.base import OffPolicy
+from rlz.learning import device_choice
+from rlz.learning.device_choice import fastest_device, seconds_per_update
 from rlz.workers import learner as learner_module
-from rlz.workers.execution import device_choice
-from rlz.workers.execution.device_choice import fastest_device, seconds_per_update
 
 CPU = torch.device("cpu")
 

@@ -11,10 +11,10 @@ from learner_tools import ACTION, OBS, Run, config
 
 from rlz._native import Replay
 from rlz.errors import DeviceError, NonFiniteError, TransportError
-from rlz.runtime.checkpoint import newest_checkpoint
-from rlz.workers.execution import device_replay as module
-from rlz.workers.execution.batches import Decoder
-from rlz.workers.execution.device_replay import DeviceReplay, choose
+from rlz.learning import device_replay as module
+from rlz.learning.batches import Decoder
+from rlz.learning.device_replay import DeviceReplay, choose
+from rlz.records.checkpoint import newest_checkpoint
 
 CPU = torch.device("cpu")
 

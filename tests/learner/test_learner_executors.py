@@ -14,10 +14,10 @@ from rlz.algorithms.registry import DETERMINISTIC
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
 from rlz.errors import NonFiniteError
+from rlz.learning.compiled import Compilation, CompiledExecutor, Job, kinds_of, layouts
+from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.executors import EagerExecutor, disagreement
 from rlz.networks import mlp
-from rlz.workers.execution.compiled import Compilation, CompiledExecutor, Job, kinds_of, layouts
-from rlz.workers.execution.engine import Engine, EnginePlan
-from rlz.workers.execution.executors import EagerExecutor, disagreement
 
 RATE = torch.tensor(1e-3, dtype=torch.float64)
 CPU = torch.device("cpu")
@@ -189,7 +189,7 @@ def test_the_cache_key_depends_on_algorithm_shapes_and_sources(monkeypatch: pyte
     changed = tmp_path / "sac.py"
     changed.write_text("# another version")
     before = job.key()
-    monkeypatch.setattr("rlz.workers.execution.compiled._sources", lambda algorithm: [changed])
+    monkeypatch.setattr("rlz.learning.compiled._sources", lambda algorithm: [changed])
     assert job.key() != before
 
 
@@ -198,7 +198,7 @@ def test_the_cache_key_depends_on_algorithm_shapes_and_sources(monkeypatch: pyte
 def test_engine_loads_from_the_cache_before_the_first_update(
     compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: compiled.library.parent)
+    monkeypatch.setattr("rlz.learning.compiled.cache_folder", lambda: compiled.library.parent)
     lines = list[str]()
     engine = make_engine(compiled.algorithm, make_state(compiled.algorithm), lines)
     engine.start()
@@ -216,7 +216,7 @@ def test_engine_loads_from_the_cache_before_the_first_update(
 def test_without_a_compiler_training_goes_on_eagerly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fixed: bool
 ) -> None:
-    monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("rlz.learning.compiled.cache_folder", lambda: tmp_path)
     monkeypatch.setenv("CXX", "/no/compiler")
     sac, lines = make_sac(), list[str]()
     engine = make_engine(sac, make_state(sac), lines, fixed=fixed)
@@ -247,7 +247,7 @@ def test_whatever_keeps_the_helper_from_starting_training_goes_on_eagerly(
 
     monkeypatch.setenv("XDG_CACHE_HOME", place or str(tmp_path))
     if not place:
-        monkeypatch.setattr("rlz.workers.execution.compiled.subprocess.Popen", refuse)
+        monkeypatch.setattr("rlz.learning.compiled.subprocess.Popen", refuse)
     sac, lines = make_sac(), list[str]()
     engine = make_engine(sac, make_state(sac), lines, fixed=fixed)
     engine.start()
@@ -272,7 +272,7 @@ def test_a_helper_that_fails_gives_one_line(tmp_path: Path) -> None:
 
 
 def test_a_broken_library_is_thrown_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("rlz.learning.compiled.cache_folder", lambda: tmp_path)
     sac, lines = make_sac(), list[str]()
     engine = make_engine(sac, make_state(sac), lines)
     broken = Compilation(make_job(sac)).library
@@ -286,7 +286,7 @@ def test_a_broken_library_is_thrown_away(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_the_helper_ends_with_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rlz.workers.execution.compiled.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("rlz.learning.compiled.cache_folder", lambda: tmp_path)
     sac = make_sac()
     engine = make_engine(sac, make_state(sac), [])
     engine.start()

@@ -12,14 +12,14 @@ from test_learner_executors import make_batch, make_sac, make_td3
 
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import NonFiniteError
-from rlz.workers.execution import engine as engine_module
-from rlz.workers.execution.batches import Decoder
-from rlz.workers.execution.compiled import Job, layouts
-from rlz.workers.execution.device_replay import DeviceReplay
-from rlz.workers.execution.engine import Engine, EnginePlan
-from rlz.workers.execution.executors import EagerExecutor
-from rlz.workers.execution.graphs import GraphedLaunches, orders
-from rlz.workers.execution.launches import FedRows, Inputs, Launches
+from rlz.learning import engine as engine_module
+from rlz.learning.batches import Decoder
+from rlz.learning.compiled import Job, layouts
+from rlz.learning.device_replay import DeviceReplay
+from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.executors import EagerExecutor
+from rlz.learning.graphs import GraphedLaunches, orders
+from rlz.learning.launches import FedRows, Inputs, Launches
 
 CPU = torch.device("cpu")
 ROWS, MOST = 16, 4

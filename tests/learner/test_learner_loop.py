@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from rlz._native import PrioritizedSampler
 from rlz.errors import DeviceError, NonFiniteError
-from rlz.runtime.checkpoint import load_checkpoint, newest_checkpoint
+from rlz.records.checkpoint import load_checkpoint, newest_checkpoint
 from rlz.transport.stats import Stat
 from rlz.workers import learner as module
 from rlz.workers.learner import find_device

@@ -11,8 +11,8 @@ from rlz.algorithms.base import ACTOR, CRITIC_TARGET, WHOLE, Batch
 from rlz.algorithms.registry import DETERMINISTIC
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
+from rlz.learning import compile_helper
 from rlz.networks import mlp
-from rlz.workers.execution import compile_helper
 
 aten = torch.ops.aten
 ROWS, OBS, ACTION = 16, 5, 2
@@ -20,7 +20,7 @@ ROWS, OBS, ACTION = 16, 5, 2
 
 @pytest.fixture(scope="module")
 def onednn() -> Any:
-    from rlz.workers.execution import onednn
+    from rlz.learning import onednn
 
     return onednn
 

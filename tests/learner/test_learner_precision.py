@@ -8,10 +8,10 @@ import torch
 from learner_tools import Run, config
 
 from rlz.errors import CheckpointError, ConfigError, DeviceError
-from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.learning.compiled import Job
+from rlz.learning.precision import use_precision
+from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.resume import _check_precision
-from rlz.workers.execution.compiled import Job
-from rlz.workers.execution.precision import use_precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 

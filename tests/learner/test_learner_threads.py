@@ -5,7 +5,7 @@ from itertools import cycle, pairwise
 
 import pytest
 
-from rlz.workers.execution.threads import MEMORY, ThreadTuner, candidates, learner_environment, tuner
+from rlz.learning.threads import MEMORY, ThreadTuner, candidates, learner_environment, tuner
 
 
 class Machine:

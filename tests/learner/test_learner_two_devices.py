@@ -9,9 +9,9 @@ from test_learner_executors import CPU, make_batch, make_sac, make_state, make_t
 
 from rlz.algorithms.base import OffPolicy
 from rlz.errors import NonFiniteError
-from rlz.workers.execution.compiled import layouts
-from rlz.workers.execution.engine import Engine, EnginePlan
-from rlz.workers.execution.two_devices import Exchange, TwoDevices
+from rlz.learning.compiled import layouts
+from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.two_devices import Exchange, TwoDevices
 
 Make = Callable[[], OffPolicy]
 PLAN = EnginePlan(compile=False, threads=1, fixed=True)

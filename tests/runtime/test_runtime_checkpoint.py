@@ -14,8 +14,9 @@ from harness import Run, config
 import rlz
 from rlz._native import FLAG_TRUNCATED
 from rlz.errors import CheckpointError, NonFiniteError
-from rlz.runtime import files, replay_files
-from rlz.runtime.checkpoint import KEEP, Checkpointer, load_checkpoint, newest_checkpoint, step_folders
+from rlz.records import replay_files
+from rlz.records.checkpoint import KEEP, Checkpointer, load_checkpoint, newest_checkpoint, step_folders
+from rlz.system import files
 from rlz.transport import Streams
 from rlz.workers.sampler import Sampler
 
@@ -141,7 +142,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_is_loud(
         files.write_file(path, data)
 
     for module in ("checkpoint", "policy_files"):
-        monkeypatch.setattr(f"rlz.runtime.{module}.write_file", full)
+        monkeypatch.setattr(f"rlz.records.{module}.write_file", full)
     assert trained.save() is None
     assert "CHECKPOINT NOT WRITTEN at 20 env steps: No space left on device" in capsys.readouterr().err
     assert newest_checkpoint(tmp_path).path == good

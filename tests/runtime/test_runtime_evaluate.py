@@ -7,9 +7,9 @@ import pytest
 from harness import Run, config
 
 from rlz.errors import CheckpointError, EnvError, RlzError
+from rlz.records.policy_files import PolicyFiles, write_best
 from rlz.runtime import evaluate as module
 from rlz.runtime.evaluate import evaluate
-from rlz.runtime.policy_files import PolicyFiles, write_best
 
 
 @pytest.fixture

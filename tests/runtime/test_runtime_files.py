@@ -6,9 +6,9 @@ import pytest
 
 from rlz.config import RunConfig
 from rlz.errors import CheckpointError, ConfigError
-from rlz.runtime.files import TEMPORARY, new_folder, point_to, remove_temporary, replace_file, write_file
+from rlz.records.run_directory import create_run_directory, default_name, open_run_directory
 from rlz.runtime.graph import plan, split_lanes, stats_slots
-from rlz.runtime.run_directory import create_run_directory, default_name, open_run_directory
+from rlz.system.files import TEMPORARY, new_folder, point_to, remove_temporary, replace_file, write_file
 
 
 def mode(path: Path) -> int:
@@ -58,7 +58,7 @@ def test_the_run_folder_says_what_it_is_and_is_private(tmp_path: Path) -> None:
 
 def test_two_runs_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig(env="Pendulum-v1", runs_dir=str(tmp_path))
-    monkeypatch.setattr("rlz.runtime.run_directory.default_name", lambda config: default_name(config, 0.0))
+    monkeypatch.setattr("rlz.records.run_directory.default_name", lambda config: default_name(config, 0.0))
     first, second = create_run_directory(config), create_run_directory(config)
     assert second.path.name == f"{first.path.name}-2"
     first.close()

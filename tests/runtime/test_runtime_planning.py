@@ -10,15 +10,15 @@ from machines import profile
 
 from rlz.config import RunConfig, resolve, resolve_with_origins
 from rlz.errors import ConfigError
-from rlz.hardware import cache
-from rlz.hardware.detect import detect
-from rlz.hardware.plan import CHOICES, Plan
-from rlz.hardware.planner import plan
-from rlz.hardware.profile_model import Profile
+from rlz.planning import cache
+from rlz.planning.plan import CHOICES, Plan
+from rlz.planning.planned import FILE, planned, planned_again
+from rlz.planning.planner import plan
+from rlz.planning.profile_model import Profile
 from rlz.runtime.graph import MODULES
 from rlz.runtime.graph import plan as graph
-from rlz.runtime.memory import limits
-from rlz.runtime.planning import FILE, planned, planned_again
+from rlz.system.detect import detect
+from rlz.system.memory import limits
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_the_plan_is_in_the_run_folder_and_verified(
     found: Profile, fakes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run writes its plan down, says it, and hands the snapshots of its log to the verifier."""
-    from rlz.hardware import verify
+    from rlz.planning import verify
     from rlz.runtime.train import train
 
     looked: list[float] = []

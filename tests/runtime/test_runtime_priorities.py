@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlz.runtime.checkpoint import Checkpoint
-from rlz.runtime.priorities import Priorities, restore_priorities
-from rlz.runtime.replay_files import ReplaySaver
+from rlz.records.checkpoint import Checkpoint
+from rlz.records.priorities import Priorities, restore_priorities
+from rlz.records.replay_files import ReplaySaver
 from rlz.transport import Replay
 
 

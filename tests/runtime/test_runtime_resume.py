@@ -9,10 +9,10 @@ import pytest
 
 from rlz.config import RunConfig
 from rlz.errors import CheckpointError, ConfigError
-from rlz.runtime.checkpoint import load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.checkpoint import load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.runs import read_run
 from rlz.runtime.graph import MODULES, plan
 from rlz.runtime.resume import changes, resume
-from rlz.runtime.runs import read_run
 from rlz.runtime.train import train
 from rlz.transport.stats import Stat
 

@@ -13,7 +13,7 @@ import pytest
 
 import rlz
 from rlz.config import RunConfig
-from rlz.runtime.checkpoint import Checkpoint, newest_checkpoint
+from rlz.records.checkpoint import Checkpoint, newest_checkpoint
 
 STEPS, STARTS, SAMPLERS, ENVS = 2500, 200, 2, 3
 ARGS = f"""train sac --env Pendulum-v1 -n {STEPS} --learning-starts {STARTS} --samplers {SAMPLERS} --num-envs {ENVS}

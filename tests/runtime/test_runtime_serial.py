@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlz.config import RunConfig
-from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
 from rlz.runtime.train import train
 

@@ -16,7 +16,7 @@ from training import Training, wait_for
 
 from rlz.config import RunConfig
 from rlz.errors import NotServedError
-from rlz.runtime.checkpoint import newest_checkpoint
+from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
 from rlz.runtime.live import Live
 from rlz.runtime.resume import resume
@@ -125,7 +125,7 @@ def test_whatever_is_being_written_at_the_end_leaves_nothing_unfinished(tmp_path
 import threading, time
 from pathlib import Path
 from rlz.runtime.at_once import exit_now
-from rlz.runtime.files import new_folder, point_to, replace_file, write_file
+from rlz.system.files import new_folder, point_to, replace_file, write_file
 
 run = Path({str(tmp_path)!r})
 def write(number):

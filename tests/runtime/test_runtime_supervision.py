@@ -18,14 +18,14 @@ from training import Training, wait_for
 from rlz._native import RUNNING, STOPPING
 from rlz.config import RunConfig
 from rlz.errors import EnvError, NotServedError, SharedMemoryError
+from rlz.records.checkpoint import newest_checkpoint
+from rlz.records.run_directory import RunDirectory
 from rlz.runtime import controller
-from rlz.runtime.checkpoint import newest_checkpoint
 from rlz.runtime.controller import Controller
 from rlz.runtime.graph import MODULES
 from rlz.runtime.live import Live
 from rlz.runtime.process import Ending
 from rlz.runtime.resume import resume
-from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.train import train
 from rlz.transport.stats import Stat
 

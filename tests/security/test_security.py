@@ -15,7 +15,7 @@ import rlz
 PACKAGE = Path(rlz.__file__).parent
 
 # A private pipe between two processes of the same learner, one of which has started the other.
-OWN_PIPES = {("workers/execution/compile_helper.py", "pickle.load")}
+OWN_PIPES = {("learning/compile_helper.py", "pickle.load")}
 
 LOADERS = {
     *("pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "cloudpickle.loads", "dill.load"),

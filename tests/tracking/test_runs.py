@@ -2,7 +2,7 @@ import json
 import subprocess
 import sys
 
-from rlz.runtime.runs import hold_lock, is_running, list_runs, read_run
+from rlz.records.runs import hold_lock, is_running, list_runs, read_run
 
 CONFIG = 'algo = "sac"\nenv = "Ant-v4"\nseed = 3\ntotal_timesteps = 1000\n'
 EVALUATIONS = "env_steps,return_mean\n100,-5.5\n200,7.0\n300,6.0\n"
@@ -39,7 +39,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
     code = f"""
 import time
 from pathlib import Path
-from rlz.runtime.runs import hold_lock
+from rlz.records.runs import hold_lock
 lock = hold_lock(Path({str(folder)!r}))
 print(flush=True)
 time.sleep(60)
@@ -69,7 +69,7 @@ def test_broken_folders_are_listed_as_such_and_others_are_not_runs(tmp_path):
 def test_listing_needs_no_numpy(tmp_path):
     code = f"""
 import sys
-from rlz.runtime.runs import list_runs
+from rlz.records.runs import list_runs
 list_runs({str(tmp_path)!r})
 assert "numpy" not in sys.modules
 """

@@ -12,7 +12,7 @@ from test_tracking_tracker import lines, make, scalars_of
 from tracking_fakes import EVALUATION, FakeStreams
 
 from full_disk import largest_file
-from rlz.runtime.runs import read_run
+from rlz.records.runs import read_run
 from rlz.tracking import growing_file
 from rlz.tracking.growing_file import GrowingFile, NotWrittenError
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rlz.workers.execution import adaptation
-from rlz.workers.execution.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts, knee
+from rlz.learning import adaptation
+from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts, knee
 
 TICK_S = 0.1
 

@@ -55,7 +55,7 @@ def run_bench(
     from rlz.bench import replay, report, sampling, train, transport
     from rlz.bench.environments import PEERS, peer_python
     from rlz.bench.result import run_rounds
-    from rlz.hardware.detect import detect
+    from rlz.system.detect import detect
 
     if workload not in WORKLOADS:
         raise ConfigError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}")

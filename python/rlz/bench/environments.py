@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rlz.errors import ConfigError
-from rlz.runtime.user_cache import user_cache
+from rlz.system.user_cache import user_cache
 
 SHARED = ("torch", "gymnasium", "mujoco", "numpy")
 """Packages whose versions a peer takes over from rlz where it can, the most important first."""

@@ -79,9 +79,9 @@ def profile(
     """Show and measure the machine; with --env, what it reaches there: kept, so that `rlz train` plans with it."""
     from rich.console import Console
 
-    from rlz.hardware.limits import limits
-    from rlz.hardware.planner import plan as make_plan
-    from rlz.hardware.report import show, show_plan
+    from rlz.planning.limits import limits
+    from rlz.planning.planner import plan as make_plan
+    from rlz.planning.report import show, show_plan
 
     if output is not None:
         _check_output(output)
@@ -136,8 +136,8 @@ def _resolved(env: str | None, algo: str | None, config: Path | None, needs: lis
 
 def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
     """The profile from the cache, or a new one that is kept there."""
-    from rlz.hardware import cache
-    from rlz.hardware import profile as measure
+    from rlz.planning import cache
+    from rlz.planning import profile as measure
 
     if run is not None and not fresh:
         kept = cache.load(run)

@@ -45,7 +45,7 @@ def _list(runs_dir: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rlz.runtime.runs import list_runs
+    from rlz.records.runs import list_runs
 
     found = list_runs(runs_dir)
     if not found:

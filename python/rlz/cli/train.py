@@ -44,7 +44,7 @@ def train(algo: str | None, config: Path | None, resume: Path | None, print_conf
         from rlz.runtime.resume import resume as go_on
 
         return go_on(resume, resolved.config.model_dump(), given=given(options))
-    from rlz.runtime.planning import planned
+    from rlz.planning.planned import planned
 
     plan = planned(resolved.config, resolved.given())
     if print_config:

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rlz.runtime.files import freeze, remove_temporary
 from rlz.runtime.live import SOCKET
+from rlz.system.files import freeze, remove_temporary
 
 if TYPE_CHECKING:
     from rlz.tracking import Tracker

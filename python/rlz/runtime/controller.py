@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlz._native import FINISHED
-from rlz.runtime.files import TEMPORARY, remove_temporary
+from rlz.learning.threads import learner_environment
+from rlz.records.run_directory import RunDirectory
 from rlz.runtime.graph import FIRST_WORKER_ID, LAST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.live import open_door
 from rlz.runtime.process import Ending, WorkerProcess, single_threaded, wait_until_dead
-from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
+from rlz.system.files import TEMPORARY, remove_temporary
 from rlz.tracking import WorkerInfo
 from rlz.transport.stats import Stat
 from rlz.workers.base import WorkerSpec
-from rlz.workers.execution.threads import learner_environment
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig

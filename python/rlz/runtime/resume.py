@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import CheckpointError, ConfigError
-from rlz.hardware.device import check_device
-from rlz.runtime.checkpoint import Checkpoint, checkpoints_newest_first, read_checkpoint, step_folders
-from rlz.runtime.files import remove_temporary, replace_file
+from rlz.planning.planned import planned_again
+from rlz.records.checkpoint import Checkpoint, checkpoints_newest_first, read_checkpoint, step_folders
+from rlz.records.policy_files import read_description
+from rlz.records.rewind import History, rewind
+from rlz.records.run_directory import RunDirectory, named_problems, open_run_directory
+from rlz.records.salvage import SALVAGE, with_salvaged_rows
 from rlz.runtime.graph import MODULES, plan
-from rlz.runtime.memory import check_memory
-from rlz.runtime.planning import planned_again
-from rlz.runtime.policy_files import read_description
-from rlz.runtime.rewind import History, rewind
-from rlz.runtime.run_directory import RunDirectory, named_problems, open_run_directory
-from rlz.runtime.salvage import SALVAGE, with_salvaged_rows
 from rlz.runtime.train import Launch, launch, make_streams, private_files
+from rlz.system.device import check_device
+from rlz.system.files import remove_temporary, replace_file
+from rlz.system.memory import check_memory
 from rlz.transport.stats import Stat
 
 if TYPE_CHECKING:

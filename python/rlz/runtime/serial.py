@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, cast
 
 from rlz._native import RUNNING
 from rlz.errors import CheckpointError
-from rlz.runtime.checkpoint import read_checkpoint, save_states
+from rlz.records.checkpoint import read_checkpoint, save_states
+from rlz.records.run_directory import RunDirectory
 from rlz.runtime.controller import Outcome, RunTracker
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.live import open_door
-from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.serial_stop import StopWatch
 from rlz.runtime.signals import StopSignals
 from rlz.tracking import Tracker, WorkerInfo

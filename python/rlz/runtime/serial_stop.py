@@ -14,11 +14,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from rlz.records.run_directory import RunDirectory
 from rlz.runtime.at_once import exit_now
 from rlz.runtime.controller import CHECKPOINT_GRACE_S, LEARNER_GRACE_S, STEPPER_GRACE_S
-from rlz.runtime.files import TEMPORARY
-from rlz.runtime.run_directory import RunDirectory
 from rlz.runtime.signals import StopSignals
+from rlz.system.files import TEMPORARY
 
 if TYPE_CHECKING:
     from rlz.runtime.serial import SerialRun

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlz._native import CLOSED, FINISHED, STOPPING
 from rlz.errors import CheckpointError, NoAnswerError, NotServedError
-from rlz.runtime.files import TEMPORARY
+from rlz.records.runs import RunInfo, last_line, read_run
 from rlz.runtime.live import Live
-from rlz.runtime.runs import RunInfo, last_line, read_run
+from rlz.system.files import TEMPORARY
 from rlz.tracking.console import clock, number, ratio
 from rlz.tracking.process import read_state, started_at
 from rlz.tracking.snapshot import Reader, Snapshot, WorkerSnapshot, between

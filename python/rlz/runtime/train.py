@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlz.errors import CheckpointError
+from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems
+from rlz.records.totals import start_clock
 from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, leave
-from rlz.runtime.files import replace_file
 from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
-from rlz.runtime.memory import check_memory
-from rlz.runtime.run_directory import RunDirectory, create_run_directory, named_problems
 from rlz.runtime.signals import StopSignals
-from rlz.runtime.totals import start_clock
+from rlz.system.files import replace_file
+from rlz.system.memory import check_memory
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
-    from rlz.hardware.plan import Plan, Prediction
-    from rlz.runtime.checkpoint import Checkpoint
+    from rlz.planning.plan import Plan, Prediction
+    from rlz.records.checkpoint import Checkpoint
     from rlz.runtime.controller import Outcome
     from rlz.tracking import Tracker
     from rlz.tracking.tracker import Observer
@@ -60,7 +60,7 @@ def train(
         The system refuses something within the run folder.
     """
     from rlz import envs
-    from rlz.hardware.device import check_device
+    from rlz.system.device import check_device
 
     for device in config.learner_devices():
         check_device(device)
@@ -209,16 +209,16 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]"
 
 
 def _verifier(job: Launch, prediction: "Prediction") -> "Observer":
-    from rlz.hardware import cache
-    from rlz.hardware.verify import Verifier
+    from rlz.planning import cache
+    from rlz.planning.verify import Verifier
 
     profile = cache.load(job.config).profile
     return Verifier(prediction, job.config, sampling=None if profile is None else profile.sampling).look
 
 
 def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
-    from rlz.runtime.files import remove_temporary
     from rlz.runtime.serial import SerialRun
+    from rlz.system.files import remove_temporary
     from rlz.tracking import Tracker
 
     def now() -> None:
@@ -254,8 +254,8 @@ def _salvage(job: Launch, streams: "Streams", tracker: "Tracker") -> None:
     """Save the rows of a run whose learner is gone."""
     if not job.config.save_replay:
         return
-    from rlz.runtime.checkpoint import newest_checkpoint
-    from rlz.runtime.salvage import save_replay
+    from rlz.records.checkpoint import newest_checkpoint
+    from rlz.records.salvage import save_replay
 
     try:
         newest_checkpoint(job.run_dir.path)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rlz.config import RunConfig
-from rlz.runtime.files import replace_file
-from rlz.runtime.runs import best_return
+from rlz.records.runs import best_return
+from rlz.system.files import replace_file
 from rlz.tracking.console import Display, NoDisplay, TerminalDisplay
 from rlz.tracking.growing_file import NotWrittenError
 from rlz.tracking.process import started_at

@@ -17,7 +17,7 @@ from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
 from rlz.networks.spec import actor_spec
-from rlz.runtime.policy_files import PolicyFiles, read_description, write_best
+from rlz.records.policy_files import PolicyFiles, read_description, write_best
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, notice, waiting
 from rlz.workers.environment import Environment

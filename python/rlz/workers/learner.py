@@ -21,23 +21,23 @@ from rlz.algorithms.base import Batch
 from rlz.algorithms.registry import algorithm_class
 from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError, in_one_line
-from rlz.runtime.checkpoint import Checkpoint, Checkpointer, read_checkpoint
-from rlz.runtime.files import replace_file
-from rlz.runtime.memory import limits
-from rlz.runtime.priorities import Priorities, restore_priorities
-from rlz.runtime.replay_files import check_rows
-from rlz.runtime.salvage import with_salvaged_rows
+from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts
+from rlz.learning.batches import Batches, Decoder
+from rlz.learning.compiled import Layout, layouts
+from rlz.learning.device_choice import fastest_device
+from rlz.learning.device_replay import DeviceReplay, choose
+from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.precision import check_resumed, use_precision
+from rlz.learning.saving import Background
+from rlz.learning.two_devices import Exchange, TwoDevices
+from rlz.records.checkpoint import Checkpoint, Checkpointer, read_checkpoint
+from rlz.records.priorities import Priorities, restore_priorities
+from rlz.records.replay_files import check_rows
+from rlz.records.salvage import with_salvaged_rows
+from rlz.system.files import replace_file
+from rlz.system.memory import limits
 from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
 from rlz.workers.base import OpenWait, WorkerSpec, notice
-from rlz.workers.execution.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts
-from rlz.workers.execution.batches import Batches, Decoder
-from rlz.workers.execution.compiled import Layout, layouts
-from rlz.workers.execution.device_choice import fastest_device
-from rlz.workers.execution.device_replay import DeviceReplay, choose
-from rlz.workers.execution.engine import Engine, EnginePlan
-from rlz.workers.execution.precision import check_resumed, use_precision
-from rlz.workers.execution.saving import Background
-from rlz.workers.execution.two_devices import Exchange, TwoDevices
 
 if TYPE_CHECKING:
     from rlz.transport import Streams

@@ -1,5 +1,0 @@
-"""What the machine is (module `detect`) and what it can do for an environment (`profile`)."""
-
-from rlz.hardware.probe import profile
-
-__all__ = ["profile"]

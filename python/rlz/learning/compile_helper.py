@@ -1,0 +1,124 @@
+"""The helper process that compiles an update: `python -m rlz.learning.compile_helper`, a job on stdin.
+
+Its last line of output is the error when it fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlz.errors import in_one_line
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from rlz.learning.compiled import Job, Layout
+
+PR_SET_PDEATHSIG = 1
+
+OPTIONS = {
+    "aot_inductor.package": True,
+    # One library for every number of threads: torch.set_num_threads holds at each call. Without "threads" above 1 the
+    # compiler (torch 2.15) leaves out the `omp single` around scalar code inside a parallel region: every thread then
+    # runs it, and step counter and temperature are updated twice.
+    "cpp.dynamic_threads": True,
+    "cpp.threads": max(2, os.cpu_count() or 2),
+}
+"""Of the compiler."""
+
+
+def main() -> int:
+    """Compile the job and put its library in place; exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        job, library, priority = pickle.load(sys.stdin.buffer)
+        os.nice(priority)
+        compile_update(job, Path(library))
+    except Exception as error:
+        print(in_one_line(error), file=sys.stderr)
+        return 1
+    return 0
+
+
+def compile_update(job: Job, library: Path) -> None:
+    """Compile the in-place update of a job into `library` (atomically)."""
+    import torch
+
+    from rlz.algorithms.base import Batch
+    from rlz.learning.executors import InPlaceUpdate
+
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision(job.products)
+    device = torch.device(job.device)
+    initial = job.algorithm.init(torch.Generator().manual_seed(0))
+    State = type(initial)
+    state = [tensor.to(device) for tensor in initial]
+    failed = torch.zeros((), dtype=torch.int64, device=device)
+    batch = [_random(layout, device) for layout in job.batch]
+    rows = job.batch[0][0][0]
+    noise = torch.randn(job.algorithm.noise_shape(rows), device=device)
+    learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
+    update = InPlaceUpdate(job.algorithm)
+
+    def flat(*inputs: Tensor, kind: str) -> tuple[Tensor, ...]:
+        old, failed, fields = inputs[: len(state)], inputs[len(state)], inputs[len(state) + 1 : -2]
+        noise, learning_rate = inputs[-2:]
+        updated = update(State(*old), failed, Batch(*fields), noise, learning_rate, kind)
+        return tuple(tensor for tensor in updated if tensor is not None)
+
+    inputs = (*state, failed, *batch, noise, learning_rate)
+    from torch._inductor.package.package import package_aoti
+
+    files: dict[str, Any] = {}
+    for kind in job.kinds:
+        files[kind] = _library(partial(flat, kind=kind), inputs, device)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:
+        made = Path(scratch) / "update.pt2"
+        package_aoti(str(made), files)
+        made.replace(library)
+
+
+def _library(update: Callable[..., Any], inputs: tuple[Tensor, ...], device: torch.device) -> Any:
+    """Machine code of an update."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
+
+    def code(*, rewritten: bool) -> Any:
+        with torch.no_grad():
+            traced = make_fx(update)(*inputs)
+            if rewritten:
+                onednn.rewrite(traced)
+            program = torch.export.export(traced, inputs, strict=False)
+            return torch._inductor.aot_compile(program.module(), inputs, options=OPTIONS)
+
+    if device.type == "cpu":
+        try:
+            from rlz.learning import onednn
+
+            if onednn.faster():
+                return code(rewritten=True)
+        except Exception as error:  # another version of torch, whose compiler is not the same inside
+            print(f"no products by oneDNN: {in_one_line(error)}", file=sys.stderr)
+    return code(rewritten=False)
+
+
+def _random(layout: Layout, device: torch.device) -> Tensor:
+    import torch
+
+    shape, stride, dtype = layout
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device).normal_()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,353 @@
+"""The engine of a learner: runs updates with the best executor and number of threads that are at hand.
+
+Training starts at once, eagerly and with one thread; the compiled executor is swapped in at an update boundary when it
+is ready and agrees with the eager one. On CUDA, updates are launches that are captured as graphs: eager ones at once,
+compiled ones when they are there. In a fixed plan (serial mode) the executor is chosen
+before the first update and there is one thread, so that the same seed gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlz.algorithms.base import Batch, OffPolicy
+from rlz.errors import NonFiniteError, in_one_line
+from rlz.learning.compiled import LOW_PRIORITY, Compilation, Job, Layout, kinds_of
+from rlz.learning.device_replay import DeviceReplay
+from rlz.learning.executors import EagerExecutor, Executor, Updated, disagreement
+from rlz.learning.graphs import GraphedLaunches, cuda_graph
+from rlz.learning.launches import FedRows, Inputs, Launches, Rows
+from rlz.learning.threads import ThreadTuner, tuner
+from rlz.system.cores import cores
+
+POLL_S = 0.5
+"""Seconds between looks at the helper that compiles."""
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """How updates run.
+
+    Attributes
+    ----------
+    compile : use the compiled executor when it can be had.
+    threads : CPU threads, "auto" to measure, "auto_N" to prefer N.
+    fixed : one thread, and the executor chosen before the first update.
+    launch : most updates of one launch.
+    urgent : compile at this process's own priority, because nobody leaves a core to a lower one.
+    """
+
+    compile: bool = True
+    threads: int | str = "auto"
+    fixed: bool = False
+    launch: int = 1
+    urgent: bool = False
+
+
+class Engine:
+    """Runs an algorithm's updates on a state.
+
+    Parameters
+    ----------
+    algorithm, state
+        What to update; the state's tensors are on `device` and are changed in place.
+    layout
+        Layouts of the fields of every batch to come.
+    seed
+        Of the noise in the updates.
+    log
+        Takes one line for people.
+    cycle
+        Kinds of the updates in their order, the algorithm's own unless it is a side of two. None: no update.
+    replay
+        Rows on the device, for `launch`.
+    """
+
+    def __init__(
+        self,
+        algorithm: OffPolicy,
+        state: Any,
+        *,
+        layout: tuple[Layout, ...],
+        device: torch.device,
+        seed: int,
+        plan: EnginePlan,
+        log: Callable[[str], None],
+        cycle: Sequence[str | None] | None = None,
+        replay: DeviceReplay | None = None,
+    ) -> None:
+        self._algorithm = algorithm
+        self._state = state
+        self._plan = plan
+        self._log = log
+        self._eager = EagerExecutor(algorithm)
+        self._executor: Executor = self._eager
+        self._generator = torch.Generator(device).manual_seed(seed)
+        rows = layout[0][0][0]
+        self._noise = torch.empty(algorithm.noise_shape(rows), dtype=state[0].dtype, device=device)
+        self._learning_rate = torch.zeros((), dtype=torch.float64, device=device)
+        self._failed = torch.zeros((), dtype=torch.int64, device=device)
+        fixed = plan.fixed or device.type != "cpu"
+        self._tuner = ThreadTuner([1]) if fixed else tuner(plan.threads, cores())
+        torch.set_num_threads(1)
+        self._cycle = algorithm.cycle if cycle is None else tuple(cycle)
+        self._done = int(state.updates)
+        job = Job(algorithm, layout, str(device), kinds_of(self._cycle), torch.get_float32_matmul_precision())
+        self._compilation = Compilation(job) if plan.compile else None
+        self._poll_at = 0.0
+        self._launches: Launches | None = None
+        self._graphs: GraphedLaunches | None = None
+        self._captured: Executor | None = None
+        self._may_graph = device.type == "cuda"
+        self._fed: FedRows | None = None
+        if replay is not None:
+            self._launches = self._make_launches(replay, rows, plan.launch)
+        elif self._may_graph:
+            self._feed(FedRows(layout, device), rows)
+
+    @property
+    def executor(self) -> str:
+        """Name of the executor in use."""
+        return self._executor.name
+
+    @property
+    def graphed(self) -> bool:
+        """Launches are CUDA graphs."""
+        return self._graphs is not None
+
+    @property
+    def threads(self) -> int:
+        """CPU threads in use."""
+        return self._tuner.threads
+
+    @property
+    def settled(self) -> bool:
+        """Executor and threads will stay as they are for a while."""
+        return self._compilation is None and self._tuner.settled
+
+    @property
+    def staleness(self) -> int:
+        """Updates by which the actor that the newest update of the critics saw was behind: none on one device."""
+        return 0
+
+    @property
+    def noise_state(self) -> bytes:
+        """State of the noise's random stream; can be set."""
+        return bytes(self._generator.get_state().numpy())
+
+    @noise_state.setter
+    def noise_state(self, state: bytes) -> None:
+        if len(state) != len(self.noise_state):
+            self._log("not restored: the random stream of the updates, which is of another type of device")
+            return
+        self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+    def start(self) -> None:
+        """Begin to compile, beside everything else."""
+        if self._compilation is not None:
+            self._compilation.start(nice=0 if self._plan.fixed or self._plan.urgent else LOW_PRIORITY)
+
+    def prepare(self, draw: Callable[[], Batch]) -> bool:
+        """Get ready while another engine updates the state; True once the executor will stay as it is.
+
+        `draw` gives a batch to check the compiled executor with.
+        """
+        if self._compilation is None:
+            return True
+        threads = torch.get_num_threads()
+
+        def sample() -> Batch:
+            self._noise.normal_(generator=self._generator)
+            if self._launches is None:
+                return draw()
+            if self._fed is not None:
+                self._fed.feed(draw())
+            return self._drawn()
+
+        self._look_at_compilation(sample)
+        torch.set_num_threads(threads)
+        return self._compilation is None
+
+    def take_up(self) -> None:
+        """Go on with the state as another engine has left it."""
+        self._done = int(self._state.updates)
+        torch.set_num_threads(self._tuner.threads)
+
+    def update(self, batch: Batch, learning_rate: float) -> Updated:
+        """One update; metrics and TD errors are on the device.
+
+        One that the cycle leaves out uses its noise up all the same, and measures nothing.
+
+        Raises
+        ------
+        NonFiniteError
+            A loss or gradient is not finite; names it. The state is as it was before; `failure` gives the culprits.
+        """
+        kind = self._cycle[self._done % len(self._cycle)]
+        if self._fed is not None and kind is not None:
+            self._fed.feed(batch)
+            metrics = self.launch(1, learning_rate)[0]
+            assert self._launches is not None
+            return Updated(metrics, None if batch.weight is None else self._launches.td_errors)
+        self._noise.normal_(generator=self._generator)
+        self._learning_rate.fill_(learning_rate)
+        if self._compilation is not None:
+            self._look_at_compilation(lambda: batch)
+        if kind is None:
+            self._done += 1
+            return Updated(torch.full((len(self._algorithm.metric_names),), math.nan, device=self._noise.device), None)
+        begin = time.perf_counter()
+        updated = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate, kind)
+        self._check()
+        self._tune(time.perf_counter() - begin)
+        self._done += 1
+        return updated
+
+    def launch(self, count: int, learning_rate: float) -> Tensor:
+        """`count` updates (at most the plan's `launch`) on rows on the device; their metrics [count, names].
+
+        Raises as `update`; the updates after the one that failed change nothing.
+        """
+        launches = self._launches
+        assert launches is not None, "an engine without rows on its device"
+        self._learning_rate.fill_(learning_rate)
+        if self._compilation is not None:
+            self._look_at_compilation(self._drawn)
+        self._capture(launches)
+        metrics = []
+        while count:
+            part = count if self._graphs is None or count == launches.most else 1
+            kinds = self._kinds(part)
+            begin = time.perf_counter()
+            if self._graphs is None:
+                launches.run(self._executor, kinds)
+            else:
+                self._graphs.run(kinds)
+            metrics.append(launches.metrics[:part].clone())
+            self._check()
+            self._tune((time.perf_counter() - begin) / part)
+            self._done += part
+            count -= part
+        return torch.cat(metrics)
+
+    def settle(self) -> Any:
+        """The whole state after every update so far; its tensors are valid until the next one."""
+        return self._state
+
+    def actor_parameters(self) -> Tensor:
+        """Newest flat actor; valid until the next update."""
+        return self._algorithm.actor_parameters(self._state)
+
+    def failure(self, batch: Batch | None) -> dict[str, Tensor]:
+        """Everything that the update that failed was made from, by name; `batch` None: it was one of a launch."""
+        noise = self._noise
+        if batch is None:
+            assert self._launches is not None
+            index = int(self._state.updates) - self._done
+            batch, noise = self._launches.batch(index), self._launches.noise[index]
+        inputs = {f"batch.{name}": value for name, value in batch._asdict().items() if value is not None}
+        state = {f"state.{name}": tensor for name, tensor in self._algorithm.state_dict(self._state).items()}
+        return inputs | {"noise": noise} | state
+
+    def close(self) -> None:
+        """End the helper, when it is still compiling."""
+        self._executor = self._eager
+        if self._compilation is not None:
+            self._compilation.close()
+
+    def _check(self) -> None:
+        """Raise when an update since the last call was not sound. Waits for the device."""
+        if failed := int(self._failed):
+            name = self._algorithm.check_names[failed - 1]
+            raise NonFiniteError(f"{name} is not finite; the parameters were kept as they were before this update")
+
+    def _tune(self, seconds: float) -> None:
+        line = self._tuner.record(seconds)
+        if self._tuner.threads != torch.get_num_threads():
+            torch.set_num_threads(self._tuner.threads)
+        if line is not None:
+            self._log(line)
+
+    def _kinds(self, count: int) -> tuple[str, ...]:
+        """Kinds of the next updates."""
+        cycle = [self._cycle[(self._done + step) % len(self._cycle)] for step in range(count)]
+        return tuple(kind for kind in cycle if kind is not None)
+
+    def _make_launches(self, rows: Rows, batch_size: int, most: int) -> Launches:
+        inputs = Inputs(self._state, self._failed, self._learning_rate, self._generator)
+        return Launches(self._algorithm, inputs, rows, batch_size=batch_size, most=most)
+
+    def _feed(self, rows: FedRows, batch_size: int) -> None:
+        """Make updates of batches from the host launches of one update, so that they can be graphs as well."""
+        self._fed = rows
+        self._launches = self._make_launches(rows, batch_size, 1)
+        self._noise = self._launches.noise[0]
+
+    def _drawn(self) -> Batch:
+        """A batch of a launch, with its noise, to compare executors with."""
+        assert self._launches is not None
+        self._launches.draw(1)
+        self._noise.copy_(self._launches.noise[0])
+        return self._launches.batch(0)
+
+    def _capture(self, launches: Launches) -> None:
+        """Capture launches of the executor in use; once, and again when it is another one."""
+        if not self._may_graph or self._captured is self._executor:
+            return
+        self._captured = self._executor
+        self._graphs = None
+        try:
+            self._graphs = GraphedLaunches(launches, self._executor, self._eager, self._cycle, cuda_graph)
+        except Exception as error:
+            reason = in_one_line(error)
+            self._log(
+                f"no CUDA graph, {self._executor.name} updates are launched one operation after the other: {reason}"
+            )
+            return
+        self._log(f"{self._executor.name} updates are CUDA graphs now (checked against an eager one)")
+
+    def _look_at_compilation(self, sample: Callable[[], Batch]) -> None:
+        """Swap the compiled executor in once it is ready; called at an update boundary."""
+        compilation, now = self._compilation, time.monotonic()
+        assert compilation is not None
+        if not self._plan.fixed:
+            if now < self._poll_at:
+                return
+            self._poll_at = now + POLL_S
+        if not compilation.finished(wait=self._plan.fixed):
+            return
+        reason = compilation.error
+        if reason is None:
+            reason = self._try_compiled(compilation, sample())
+        compilation.close()
+        self._compilation = None
+        if reason is not None:
+            self._log(f"compile failed, updates stay eager: {reason}")
+
+    def _try_compiled(self, compilation: Compilation, batch: Batch) -> str | None:
+        try:
+            compiled = compilation.load()
+            reason = None
+            for threads, kind in product((self._tuner.most, 1), compilation.job.kinds):
+                torch.set_num_threads(threads)
+                reason = reason or disagreement(
+                    self._eager, compiled, self._state, batch, self._noise, self._learning_rate, kind
+                )
+        except Exception as error:
+            reason = in_one_line(error)
+        torch.set_num_threads(self._tuner.threads)
+        if reason is not None:
+            compilation.discard()
+            return reason
+        self._executor = compiled
+        self._log("updates are compiled now (checked against an eager one)")
+        self._tuner.restart()
+        return None

@@ -1,0 +1,125 @@
+"""Launches: one or several updates in a row that need nothing from the host.
+
+Rows are drawn on the device, or lie where the host has put them before; noise is made on the device, learning rate and
+number of rows are read from its memory. So a launch can be captured in a CUDA graph (`graphs.py`); without one the same
+code runs operation by operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rlz.algorithms.base import Batch, OffPolicy
+from rlz.learning.compiled import Layout
+from rlz.learning.executors import Executor
+
+
+class Rows(Protocol):
+    """Where the rows of a launch come from."""
+
+    def draw(self, indices: Tensor, generator: torch.Generator) -> None:
+        """Choose rows, on the device: fill `indices` [updates, batch] (int64)."""
+        ...
+
+    def gather(self, indices: Tensor) -> Batch:
+        """The rows at `indices` [batch]."""
+        ...
+
+
+class FedRows:
+    """One batch at a fixed place on the device, which the host feeds: for launches of one update.
+
+    Parameters
+    ----------
+    layout : of the fields of every batch.
+    """
+
+    def __init__(self, layout: Sequence[Layout], device: torch.device) -> None:
+        self._batch = Batch(*(torch.empty_strided(*shape, dtype=dtype, device=device) for *shape, dtype in layout))
+        for tensor in self._batch.tensors():
+            tensor.zero_()
+
+    def feed(self, batch: Batch) -> None:
+        """Take the place of the batch before."""
+        torch._foreach_copy_(self._batch.tensors(), batch.tensors())
+
+    def draw(self, indices: Tensor, generator: torch.Generator) -> None:
+        """Nothing is left to choose."""
+
+    def gather(self, indices: Tensor) -> Batch:
+        """The batch that was fed."""
+        return self._batch
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What every update of an engine reads and writes: tensors that stay where they are.
+
+    Attributes
+    ----------
+    state : the algorithm's.
+    failed, learning_rate : as in `Executor`.
+    generator : of noise and indices, on the state's device.
+    """
+
+    state: Any
+    failed: Tensor
+    learning_rate: Tensor
+    generator: torch.Generator
+
+
+class Launches:
+    """Runs up to `most` updates in a row.
+
+    Parameters
+    ----------
+    algorithm, inputs
+        As of `Engine`.
+    rows
+        Where batches come from.
+    batch_size, most
+        Rows of an update, updates of a launch.
+
+    Attributes
+    ----------
+    indices, noise, metrics
+        Of the newest launch: [most, batch], [most, ...], [most, len(metric_names)]. They stay where they are.
+    td_errors
+        [batch] of its last update, for batches with weights.
+    """
+
+    def __init__(self, algorithm: OffPolicy, inputs: Inputs, rows: Rows, *, batch_size: int, most: int) -> None:
+        self.algorithm = algorithm
+        self.inputs = inputs
+        self.rows = rows
+        self.most = most
+        device, dtype = inputs.failed.device, inputs.state[0].dtype
+        self.indices = torch.zeros(most, batch_size, dtype=torch.int64, device=device)
+        self.noise = torch.zeros(most, *algorithm.noise_shape(batch_size), dtype=dtype, device=device)
+        self.metrics = torch.zeros(most, len(algorithm.metric_names), dtype=dtype, device=device)
+        self.td_errors = torch.zeros(batch_size, dtype=dtype, device=device)
+
+    def draw(self, count: int) -> None:
+        """Draw rows and noise of `count` updates."""
+        self.rows.draw(self.indices[:count], self.inputs.generator)
+        self.noise[:count].normal_(generator=self.inputs.generator)
+
+    def batch(self, index: int) -> Batch:
+        """Rows of one update of the newest launch."""
+        return self.rows.gather(self.indices[index])
+
+    def run(self, executor: Executor, kinds: Sequence[str]) -> None:
+        """An update of each kind, in order; their metrics are in `metrics[:len(kinds)]`."""
+        self.draw(len(kinds))
+        inputs = self.inputs
+        for index, kind in enumerate(kinds):
+            inputs_of_one = inputs.failed, self.batch(index), self.noise[index], inputs.learning_rate
+            updated = executor(inputs.state, *inputs_of_one, kind)
+            self.metrics[index].copy_(updated.metrics)
+            if updated.td_errors is not None:
+                self.td_errors.copy_(updated.td_errors)

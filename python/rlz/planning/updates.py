@@ -1,0 +1,253 @@
+"""Child process of `rlz profile`: updates alone, matrix products and copies, by device, precision and threads. Torch.
+
+The batch is drawn from a small replay buffer as in training, so the compiled update is the one that `rlz train` loads,
+and stays in its cache. Measured in the order of what it decides: the parent may end it at any time.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlz import envs
+from rlz._native import Replay
+from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.registry import algorithm_class
+from rlz.bench.children import say
+from rlz.config import RunConfig
+from rlz.envs.spaces import EnvSpec
+from rlz.errors import RlzError
+from rlz.learning.auto_precision import auto_precision
+from rlz.learning.batches import Decoder
+from rlz.learning.compiled import Compilation, Job, kinds_of, layouts
+from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.executors import EagerExecutor
+from rlz.learning.precision import capability
+from rlz.planning.products import Products, has, wait
+from rlz.planning.tasks import Task, run, threads_in_words
+
+ROWS = 4096
+WARM_UP = 3
+
+BATCH_SIZES = (1024, 8192)
+"""Measured beside that of the configuration."""
+
+BEHIND_ALL = 19
+"""Nice value of a compiler beside measurements; it gets the cores that these leave."""
+
+OTHER = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp32"}
+"""Precision that is measured beside the run's."""
+
+
+class Bench:
+    """Everything that can be measured, for one configuration."""
+
+    def __init__(self, config: RunConfig, threads: list[int], seconds: float) -> None:
+        self._config = config
+        self._threads = threads
+        self._seconds = seconds
+        self._env_spec = envs.inspect_env(config, on_note=lambda _: None)
+        self._products = Products(max(config.hidden, default=256), threads)
+        self._compilations: dict[tuple[str, int], Compilation] = {}
+        self._loaded: dict[tuple[str, int], Any] = {}
+
+    def prepare(self) -> None:
+        """Start to compile the run's update, where it is not in the cache; others are measured meanwhile."""
+        if self._config.compile:
+            precision = "bf16" if self._config.precision == "bf16" else "fp32"
+            algorithm, draw = self._algorithm(precision), Draw(self._env_spec, self._config.first_batch_size())
+            self._compilation(algorithm, draw).start(nice=BEHIND_ALL)
+
+    def tasks(self) -> list[Task]:
+        """In the order of what they decide: executor and threads, device, then what only explains."""
+        size = self._config.first_batch_size()
+        precision = "bf16" if self._config.precision == "bf16" else "fp32"
+        cards = [(card, found) for card in self._products.cards[:1] if has(card, found := self._precision_on(card))]
+        executors = ("eager", "compiled") if self._config.compile else ("eager",)
+        main = []
+        for executor in executors:
+            main += [self._on_cpu(executor, precision, size, count) for count in self._threads]
+            main += [self._on_card(card, executor, found, size) for card, found in cards]
+        more = [self._on_cpu(executor, precision, batch, count)
+                for batch in BATCH_SIZES if batch != size for count in self._threads[-1:]
+                for executor in executors]  # fmt: skip
+        more += [self._on_card(card, "eager", found, batch)
+                 for card, found in cards for batch in BATCH_SIZES if batch != size]  # fmt: skip
+        more += [self._on_cpu("eager", OTHER[precision], size, self._threads[-1])]
+        more += [self._on_card(card, "eager", OTHER[found], size) for card, found in cards if has(card, OTHER[found])]
+        products = self._products.tasks()
+        # Where bf16 is emulated, its products tell so, before whole updates would.
+        first = [*products, *main] if precision == "bf16" else [*main, *products]
+        return [*first, *more, *self._products.copies()]
+
+    def _precision_on(self, card: str) -> str:
+        """That of the run on a card, which may not have it."""
+        precision = self._config.precision
+        return auto_precision([capability(torch.device(card))]) if precision == "auto" else precision
+
+    # -- updates ---------------------------------------------------------------------------------------------------
+
+    def _on_cpu(self, executor: str, precision: str, batch_size: int, threads: int) -> Task:
+        name = f"updates on cpu, {executor}, {precision}, batch {batch_size}, {threads_in_words(threads)}"
+
+        def work() -> dict[str, Any] | None:
+            if ("cpu", precision) in self._products.emulated:
+                return None
+            begin = time.perf_counter()
+            algorithm, draw = self._algorithm(precision), Draw(self._env_spec, batch_size)
+            torch.set_num_threads(threads)
+            update = self._executor(algorithm, draw, executor, patient=batch_size == self._config.first_batch_size())
+            found, ready = rate(update, algorithm, draw, self._seconds, begin)
+            return self._rate("cpu", executor, precision, batch_size, threads, found, ready)
+
+        return Task(name, work)
+
+    def _executor(self, algorithm: OffPolicy, draw: "Draw", executor: str, *, patient: bool) -> Any:
+        """An executor.
+
+        Raises
+        ------
+        RlzError
+            A compiled one that is not in the cache and not worth the wait, or cannot be compiled.
+        """
+        if executor == "eager":
+            return EagerExecutor(algorithm)
+        key = repr(algorithm), draw.batch_size
+        if key not in self._loaded:
+            compilation = self._compilation(algorithm, draw)
+            if not compilation.ready and not patient:
+                raise RlzError("not compiled before, and only the batch size of the run is worth the wait")
+            try:
+                compilation.start(nice=0)
+                compilation.finished(wait=True)
+                why_not = compilation.error and RlzError(f"cannot be compiled: {compilation.error}")
+                self._loaded[key] = why_not or compilation.load()
+            finally:
+                compilation.close()
+        found = self._loaded[key]
+        if isinstance(found, RlzError):
+            raise found
+        return found
+
+    def _compilation(self, algorithm: OffPolicy, draw: "Draw") -> Compilation:
+        key = repr(algorithm), draw.batch_size
+        if key not in self._compilations:
+            job = Job(algorithm, layouts(draw("cpu").tensors()), "cpu", kinds_of(algorithm.cycle))
+            self._compilations[key] = Compilation(job)
+        return self._compilations[key]
+
+    def _on_card(self, card: str, executor: str, precision: str, batch_size: int) -> Task:
+        """Updates of a whole engine, with CUDA graphs where they can be had."""
+
+        def work() -> dict[str, Any]:
+            begin = time.perf_counter()
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+            try:
+                algorithm, draw = self._algorithm(precision), Draw(self._env_spec, batch_size)
+                device = torch.device(card)
+                initial = algorithm.init(torch.Generator().manual_seed(1))
+                state = type(initial)(*(tensor.to(device) for tensor in initial))
+                engine = Engine(
+                    *(algorithm, state),
+                    layout=layouts(draw(card).tensors()),
+                    device=device,
+                    seed=1,
+                    plan=EnginePlan(compile=executor == "compiled", threads=1, fixed=True),
+                    log=lambda line: say({"note": line}),
+                )
+                engine.start()
+
+                def update(*arguments: Any) -> None:
+                    engine.update(arguments[2], 3e-4)
+
+                try:
+                    found, ready = rate(update, algorithm, draw, self._seconds, begin, card)
+                    if engine.executor != executor:
+                        raise RlzError(f"the updates were {engine.executor}")
+                finally:
+                    engine.close()
+            finally:
+                torch.set_float32_matmul_precision("highest")
+            return self._rate(card, executor, precision, batch_size, 1, found, ready)
+
+        return Task(f"updates on {card}, {executor}, {precision}, batch {batch_size}", work)
+
+    def _algorithm(self, precision: str) -> OffPolicy:
+        config = self._config.model_copy(update={"precision": precision})
+        return algorithm_class(config.algo).from_config(config, self._env_spec)
+
+    @staticmethod
+    def _rate(
+        device: str, executor: str, precision: str, batch_size: int, threads: int, per_second: float, ready: float
+    ) -> dict[str, Any]:
+        rates = {"updates_per_s": per_second, "frames_per_s": per_second * batch_size, "ready_s": ready}
+        what = {"device": device, "executor": executor, "precision": precision, "batch_size": batch_size}
+        return {"update": {**what, "threads": threads, **rates}}
+
+
+class Draw:
+    """Draws batches from a small buffer of random rows (values in [-1, 1]) to a device, as the learner does."""
+
+    def __init__(self, env_spec: EnvSpec, batch_size: int) -> None:
+        self.batch_size = batch_size
+        replay = Replay.create(env_spec.fields(), buffer_size=ROWS, lanes=1, run_id=1)
+        rows = np.zeros((ROWS, replay.stride), np.uint8)
+        rng = np.random.default_rng(1)
+        for name, dtype, shape, offset in replay.fields:
+            if dtype == "f32":
+                size = int(np.prod(shape, dtype=int))
+                values = np.full((ROWS, size), 0.99) if name == "discount" else rng.uniform(-1, 1, (ROWS, size))
+                rows[:, offset : offset + 4 * size] = values.astype(np.float32).view(np.uint8)
+        replay.restore_rows(0, rows, np.zeros(ROWS, np.uint64), worker=1)
+        self._sampler = replay.sampler(seed=[1, 2, 3, 4])
+        self._decoder = Decoder(replay.fields)
+        self._rows = torch.empty(batch_size, replay.stride, dtype=torch.uint8)
+
+    def __call__(self, device: str) -> Batch:
+        """A batch."""
+        self._sampler.sample(self._rows.numpy())
+        return self._decoder(self._rows if device == "cpu" else self._rows.to(device))
+
+
+def rate(
+    update: Any, algorithm: OffPolicy, draw: Draw, seconds: float, begin: float, device: str = "cpu"
+) -> tuple[float, float]:
+    """Updates per second over a window, draws included; and the time from `begin` until three had warmed it up."""
+    initial = algorithm.init(torch.Generator().manual_seed(1))
+    state = type(initial)(*(tensor.to(device) for tensor in initial))
+    learning_rate = torch.full((), 3e-4, dtype=torch.float64, device=device)
+    failed = torch.zeros((), dtype=torch.int64, device=device)
+    noise = torch.empty(algorithm.noise_shape(draw.batch_size), device=device)
+    kinds: Iterator[str] = cycle(algorithm.cycle)
+
+    def run(most: int, until: float) -> int:
+        done = 0
+        while done < most and time.perf_counter() < until:
+            update(state, failed, draw(device), noise.normal_(), learning_rate, next(kinds))
+            done += 1
+        wait(device)
+        return done
+
+    run(WARM_UP, float("inf"))
+    ready = time.perf_counter() - begin
+    start = time.perf_counter()
+    updates = run(10**9, start + seconds)
+    return updates / (time.perf_counter() - start), ready
+
+
+def main(config: dict[str, Any], threads: list[int], seconds: float) -> None:
+    """Compile what is not in the cache; once there is a line on stdin, measure everything that is planned."""
+    torch.set_flush_denormal(True)  # as a learner
+    bench = Bench(RunConfig.model_validate(config), threads, seconds)
+    bench.prepare()
+    sys.stdin.readline()
+    run(bench.tasks())
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,108 @@
+"""Writing `policy.safetensors` and `policy.json`, the two files that every checkpoint has (read by `rlz.load`)."""
+
+import json
+import shutil
+import uuid
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz.errors import NonFiniteError
+from rlz.networks.spec import actor_spec
+from rlz.system.files import new_folder, point_to, write_file
+
+if TYPE_CHECKING:
+    from rlz.config import RunConfig
+    from rlz.envs.spaces import EnvSpec
+
+DESCRIPTION = "policy.json"
+TENSORS = "policy.safetensors"
+
+
+@dataclass(frozen=True)
+class PolicyFiles:
+    """A policy ready to be written: `policy.json` and the tensors of the actor by name."""
+
+    description: dict[str, Any]
+    tensors: dict[str, NDArray[Any]]
+
+    @staticmethod
+    def of(
+        config: "RunConfig",
+        env_spec: "EnvSpec",
+        parameters: NDArray[np.uint8],
+        *,
+        version: int,
+        env_steps: int,
+        updates: int,
+        evaluation: dict[str, Any] | None = None,
+    ) -> "PolicyFiles":
+        """Describe a packed actor, as it was published.
+
+        Raises
+        ------
+        NonFiniteError
+            A parameter is not finite.
+        """
+        from rlz.policy import describe, split_parameters
+
+        actor = actor_spec(config, env_spec)
+        tensors: dict[str, NDArray[Any]] = dict(split_parameters(actor, parameters))
+        check_finite(tensors, "policy")
+        description = describe(config, env_spec, actor, version=version, env_steps=env_steps)
+        description["updates"] = updates
+        if evaluation is not None:
+            description["evaluation"] = evaluation
+        return PolicyFiles(description, tensors)
+
+    def write(self, folder: Path) -> None:
+        """Write both files into a folder that nobody reads yet."""
+        from safetensors.numpy import save
+
+        data = save(self.tensors)  # not save_file: it reports a full disk as an error of the format
+        write_file(folder / TENSORS, data)
+        description = {**self.description, "crc32": zlib.crc32(data)}
+        write_file(folder / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
+
+
+def check_finite(tensors: dict[str, NDArray[Any]], what: str) -> None:
+    """Raise NonFiniteError naming the first tensor that holds a number that is not finite."""
+    for name, tensor in tensors.items():
+        if tensor.dtype.kind in "fc" and not np.isfinite(tensor).all():
+            bad = int(tensor.size - np.isfinite(tensor).sum())
+            raise NonFiniteError(f"{what} tensor {name!r} holds {bad} of {tensor.size} numbers that are not finite")
+
+
+def write_best(link: Path, files: PolicyFiles) -> None:
+    """Put a policy in place as `link`, a symbolic link to a folder beside it; the link always leads to a whole policy.
+
+    Parameters
+    ----------
+    link : `<run>/checkpoints/best`.
+    files : what to write.
+
+    Raises
+    ------
+    OSError
+        The disk is full, or the folder cannot be written. The previous policy stays.
+    """
+    old = link.resolve() if link.is_symlink() else None
+    folder = link.with_name(f"{link.name}-{files.description['env_steps']:012d}-{uuid.uuid4().hex[:6]}")
+    with new_folder(folder) as temporary:
+        files.write(temporary)
+    point_to(link, folder.name)
+    if old is not None and old != folder:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def read_description(folder: Path) -> dict[str, Any] | None:
+    """Read `policy.json` of a folder; None when there is none that can be read."""
+    try:
+        value = json.loads((folder / DESCRIPTION).read_text())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,20 @@
+"""How many cores this process can keep busy, and how many of them are worth trying."""
+
+import os
+
+from rlz.system.cgroup import cpu_quota
+
+
+def usable_cores(allowed: int, quota: float | None) -> int:
+    """Cores that can be kept busy: a quota of 1.5 keeps one core busy without being throttled."""
+    return max(1, allowed if quota is None else min(allowed, int(quota)))
+
+
+def cores() -> int:
+    """Cores that this process can keep busy, by its affinity mask and its CPU quota."""
+    return usable_cores(len(os.sched_getaffinity(0)), cpu_quota())
+
+
+def ladder(most: int) -> list[int]:
+    """Numbers of threads or processes worth trying: powers of two below the most, and the most itself."""
+    return [*(2**power for power in range((most - 1).bit_length())), most]
