@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlz._native import Policy as NativePolicy
+from rlz.config.literals import encode
 from rlz.envs import ActionMap, EnvSpec
 from rlz.errors import CheckpointError
 from rlz.networks.spec import actor_manifest
@@ -163,7 +164,7 @@ def describe(
         "env_spec": env_spec.to_json(),
         "env": {
             "id": config.env,
-            "kwargs": dict(config.env_kwargs),
+            "kwargs": encode(config.env_kwargs),
             "wrapper": list(config.wrapper),
             "obs_dtype": config.obs_dtype,
         },

@@ -161,7 +161,7 @@ def test_hidden_accepts_text_and_lists(value: object) -> None:
         ("samplers", [0, 1001]),
         ("name", ["", "a/b", "..", "."]),
         ("wrapper", [["a"], ["a:b:c"], "a:b", [1]]),
-        ("env_kwargs", [["a"], ["1a=2"], {"a": None}, "a=1"]),
+        ("env_kwargs", [["a"], ["1a=2"], {"a": {1}}, "a=1"]),
         ("log_every", [0, -1]),
         ("compile", ["maybe", 2]),
         ("env", ["", 3]),

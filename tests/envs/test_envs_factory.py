@@ -1,3 +1,4 @@
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,17 @@ def test_module_prefix_kwargs_and_wrapper(chain: str) -> None:
     env.close()
     again = envs.make_env({"id": chain, "kwargs": {"length": 3}, "wrapper": ["chain_env:Half"]})
     assert again.unwrapped.length == 3  # type: ignore[attr-defined]
+
+
+def test_arguments_arrive_as_they_were_written_in_training_and_from_a_policy(chain: str) -> None:
+    from rlz.config import resolve
+    from rlz.policy import describe
+
+    config = resolve("sac", chain, {"env_kwargs": ["length=(None, 2)"]})
+    spec = envs.inspect_env(config)
+    description = json.loads(json.dumps(describe(config, spec, {}, version=1, env_steps=1)["env"]))
+    for env in (envs.make(config), envs.make_env(description)):
+        assert env.unwrapped.length == (None, 2)  # type: ignore[attr-defined]
 
 
 def test_warnings_become_notes_said_once(chain: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from rlz.config.literals import ToldError
 from rlz.config.names import close, either, flag, hint
 from rlz.config.option import metadata
 from rlz.config.presets import algorithms, presets
@@ -220,6 +221,9 @@ def _explain(name: str, item: ErrorDetails, values: Mapping[str, Any], origin: s
     if isinstance(value, list | tuple) and name != "hidden":
         shown = f" {flag(name)} ".join(str(part) for part in value)  # a repeatable option, as it was typed
     what = f"{flag(name)} {shown}" if origin is None else f"{origin}: {name} = {_literal(value)}"
+    told = item.get("ctx", {}).get("error")
+    if isinstance(told, ToldError):
+        return f"{what}: {told}."
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     near = close(str(value), choices)
     also = f" Did you mean {either(near)}?" if near else ""

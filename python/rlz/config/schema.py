@@ -13,12 +13,13 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    PlainSerializer,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
 
-from rlz.config import values
+from rlz.config import literals, values
 from rlz.config.large_batch import DEFAULT_CAP, REFERENCE_BATCH, learning_rate_factor
 from rlz.config.option import Integer, Number, Panel, metadata, option
 
@@ -49,10 +50,12 @@ class RunConfig(BaseModel):
         expects="the id of a Gymnasium environment, such as Ant-v4",
         min_length=1,
     )
-    env_kwargs: Annotated[dict[str, Any], BeforeValidator(values.pairs)] = option(
+    env_kwargs: Annotated[
+        dict[str, Any], BeforeValidator(values.pairs), PlainSerializer(literals.encode, return_type=dict)
+    ] = option(
         {},
         panel=Panel.PROBLEM,
-        help="Argument of the environment's constructor, the value as in TOML. Repeatable.",
+        help="Argument of the environment's constructor, the value as in TOML or Python. Repeatable.",
         metavar="K=V",
         expects="key=value, such as healthy_reward=0.5",
         shown="none",

@@ -4,8 +4,9 @@ Every function raises a bare ValueError: the message that a user sees is made in
 """
 
 import re
-import tomllib
 from typing import Any
+
+from rlz.config import literals
 
 
 def _plain(value: Any) -> Any:
@@ -140,40 +141,17 @@ def wrapper_paths(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def pairs(value: Any) -> dict[str, Any]:
-    """Turn texts such as "healthy_reward=0.5" into a dict, values read as TOML; dicts pass, checked.
-
-    A value that is no TOML is a text (`render_mode=human`); True and False work as true and false.
-    """
+    """Turn texts such as "healthy_reward=0.5" into a dict, values as in TOML or Python; dicts pass, checked."""
     if isinstance(value, list | tuple):
-        table = {}
-        for item in value:
-            key, equals, text = str(item).partition("=")
-            if not equals:
-                raise ValueError("no such form")
-            table[key.strip()] = _toml_value(text.strip())
-        value = table
-    if not isinstance(value, dict) or not all(
-        str(key).isidentifier() and _storable(item) for key, item in value.items()
-    ):
+        return literals.pairs([str(item) for item in value])
+    if not isinstance(value, dict):
         raise ValueError("no such form")
-    return value
-
-
-def _toml_value(text: str) -> Any:
-    if text in ("True", "False"):
-        return text == "True"
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    # A line break in the text could smuggle further keys in; dates have no form in the workers' JSON.
-    return table["value"] if len(table) == 1 and _storable(table["value"]) else text
-
-
-def _storable(value: Any) -> bool:
-    """Whether TOML and JSON both hold the value."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _storable(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return all(_storable(item) for item in value)
-    return isinstance(value, bool | int | float | str)
+    table = {}
+    for key, item in value.items():
+        if not str(key).isidentifier():
+            raise ValueError("no such form")
+        try:
+            table[key] = literals.decode(item)
+        except literals.ToldError as error:
+            raise literals.ToldError(f"{key}: {error}") from None
+    return table

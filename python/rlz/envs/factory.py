@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from rlz.config.literals import decode
 from rlz.config.names import close, either
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import EnvError
@@ -46,7 +47,7 @@ def make(config: "RunConfig", *, on_note: OnNote | None = None, **kwargs: Any) -
 
 def make_env(description: Mapping[str, Any], **kwargs: Any) -> "gymnasium.Env[Any, Any]":
     """Make an environment from its description in a `policy.json`: a mapping with id, kwargs and wrapper."""
-    return _make(description["id"], {**description["kwargs"], **kwargs}, description["wrapper"], _drop)
+    return _make(description["id"], {**decode(description["kwargs"]), **kwargs}, description["wrapper"], _drop)
 
 
 def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpec:
