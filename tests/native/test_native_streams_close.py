@@ -11,7 +11,7 @@ import pytest
 import rlz
 from rlz import transport
 from rlz.errors import ClosedError
-from rlz.transport import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue, fakes
+from rlz.transport import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 
 FIELDS = [("x", "f32", (2,))]
 SEED = [1, 2, 3, 4]
@@ -156,12 +156,11 @@ CASES: dict[str, tuple[Callable[[Any], Any], list[Callable[[Any], Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("streams", [transport, fakes], ids=["real", "fake"])
 @pytest.mark.parametrize("name", CASES)
-def test_leaving_the_block_closes(name: str, streams: Any) -> None:
+def test_leaving_the_block_closes(name: str) -> None:
     make, uses = CASES[name]
-    made = make(streams)
-    assert type(made) is getattr(streams, name)
+    made = make(transport)
+    assert type(made) is getattr(transport, name)
     with made as inside:
         assert inside is made
     for use in uses:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rlz import transport
-from rlz.transport import fakes
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "transport.md").read_text()
@@ -50,7 +49,7 @@ def test_the_code_of_the_document_runs(tmp_path: Path, monkeypatch: pytest.Monke
     segments["reward"] = np.ones(64, np.float32)
     exec(code("Trajectory queue"), segments)
     assert segments["count"] == 1
-    exec(code("Fakes for tests"), {**segments, "fakes": fakes})
+    exec(code("In tests"), segments)
 
     actor = np.ones(17 * 6 + 6, np.float32)
     looks: dict[str, Any] = {**vars(transport), "np": np, "actor": actor, "into": np.empty(actor.nbytes, np.uint8)}

@@ -4,8 +4,8 @@ Usable alone, with training code of your own: `TrajectoryQueue`, `Replay`, `Para
 are made in one process and attached to in others by file descriptor. docs/transport.md shows how;
 examples/two_processes.py is a program. Their methods are documented in `_native.pyi`.
 
-`serve` and `attach` let other processes of the same user look at the streams of a running one; the module `fakes` has
-stand-ins for tests. `Streams` is the bundle that joins the workers of a run of rlz.
+`serve` and `attach` let other processes of the same user look at the streams of a running one. `Streams` is the bundle
+that joins the workers of a run of rlz.
 """
 
 from rlz.errors import check_platform
