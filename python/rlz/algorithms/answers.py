@@ -1,0 +1,141 @@
+"""What an algorithm answers when a run is planned: its data, policy and metrics. Values without torch, as JSON too.
+
+Everything outside `algorithms/` that has to know how an algorithm learns asks these values, never its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+Field = tuple[str, str, tuple[int, ...]]
+"""(name, dtype, shape) of one field of a row, or of one tensor of a network, as `rlz._native` takes it."""
+
+
+@dataclass(frozen=True)
+class Priority:
+    """Rows are drawn in proportion to (|TD error| + epsilon) ** alpha (Schaul et al. 2016, arXiv 1511.05952).
+
+    `beta` is the exponent of the importance weights at first; it rises linearly to 1 over the run.
+    """
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    epsilon: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The algorithm learns from single transitions: the oldest are overwritten, batches are drawn at random.
+
+    Attributes
+    ----------
+    fields : of a row.
+    capacity : rows over all environments.
+    batch : rows of the first update; of every one, unless `adapts`.
+    ratio : updates per env step as an exact fraction; None: both sides run as fast as they can.
+    starts : env steps with uniform random actions before the first update.
+    gamma, n_step : discount per step, and steps whose rewards a row sums. Both are in the rows.
+    priority : None: rows are drawn uniformly.
+    slack : most updates by which either side may leave the ratio's line; None: a default from the placement.
+    adapts : the run chooses its batch size, and how many environments step (throughput mode).
+    """
+
+    fields: tuple[Field, ...]
+    capacity: int
+    batch: int
+    ratio: tuple[int, int] | None
+    starts: int = 0
+    gamma: float = 0.99
+    n_step: int = 1
+    priority: Priority | None = None
+    slack: float | None = None
+    adapts: bool = False
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The algorithm learns from segments of consecutive steps, first in, first out.
+
+    Attributes
+    ----------
+    fields : of one step.
+    length : steps of a segment.
+    segments : of a batch.
+    epochs, minibatches : how often a batch is used, and in how many parts each time.
+    max_lag : segments whose policy is older than so many versions are dropped and counted; None: all are used.
+    starts : env steps with uniform random actions first.
+    gamma : discount per step.
+    """
+
+    fields: tuple[Field, ...]
+    length: int
+    segments: int
+    epochs: int = 1
+    minibatches: int = 1
+    max_lag: int | None = None
+    starts: int = 0
+    gamma: float = 0.99
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What acts. It travels to every worker that acts, and is kept beside the weights (`policy.json`).
+
+    Attributes
+    ----------
+    runner : "native": a network that Rust knows, its arguments in `network` (those of `rlz._native.Policy` but the
+        seed); "torch": `network` names a module and the class that acts with it.
+    manifest : the tensors of its parameters, in flat order.
+    extras : what it gives beside the action and the data keeps, for instance log_prob and value.
+    state : of a recurrent one.
+    """
+
+    runner: Literal["native", "torch"]
+    network: Mapping[str, Any]
+    manifest: tuple[Field, ...]
+    extras: tuple[Field, ...] = ()
+    state: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All that a run asks its algorithm before it starts. Made once; travels to every worker as JSON.
+
+    Attributes
+    ----------
+    data : the only place that says off-policy or on-policy.
+    policy : what acts.
+    metrics : names of what an update measures; they become `train/<name>`.
+    sides : names of the halves of its update that `--devices` may place apart; empty: it is one piece.
+    """
+
+    data: Replay | Rollout
+    policy: PolicySpec
+    metrics: tuple[str, ...]
+    sides: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {**asdict(self), "kind": type(self.data).__name__}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
+        data = {name: _frozen(value) for name, value in values["data"].items()}
+        kind: type[Replay] | type[Rollout] = Replay if values["kind"] == "Replay" else Rollout
+        if data.get("priority") is not None:
+            data["priority"] = Priority(**values["data"]["priority"])
+        policy = {name: _frozen(value) for name, value in values["policy"].items()}
+        return cls(
+            data=kind(**data),
+            policy=PolicySpec(**{**policy, "network": values["policy"]["network"]}),
+            metrics=tuple(values["metrics"]),
+            sides=tuple(values["sides"]),
+        )
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, at any depth."""
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
