@@ -49,6 +49,20 @@ def test_losses_are_near_those_of_float64(algo: str) -> None:
     assert 10 * far["fp32"] < far["bf16"] < BF16, "really in bf16, and near"
 
 
+def test_q_values_are_not_rounded_to_8_bits() -> None:
+    algorithm = make("sac", OBS, ACTION, hidden=(64, 64), precision="bf16")
+    critic = algorithm.init(generator(2)).critic
+    named = algorithm.critic.named(critic)
+    named["critic.head.weight"].mul_(1000.0)
+    batch = rows(torch.float32)
+    q = algorithm.q_values(critic, batch.obs, batch.action)
+    single = make("sac", OBS, ACTION, hidden=(64, 64))
+    exact = single.q_values(critic.double(), batch.obs.double(), batch.action.double())
+    assert 0 < (q - exact).abs().max() < 10.0, "the hidden layers are in bf16"
+    for member in q:
+        assert len(member.unique()) > 0.95 * ROWS
+
+
 @pytest.mark.parametrize("algo", ["sac", "td3", "ddpg"])
 def test_state_and_losses_stay_float32(algo: str) -> None:
     half, single = (updated(algo, precision, torch.float32) for precision in ("bf16", "fp32"))

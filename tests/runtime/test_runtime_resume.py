@@ -279,7 +279,39 @@ def test_what_was_learned_cannot_change(tmp_path: Path, overrides: dict[str, Any
         resume(path, {"total_timesteps": 400, **overrides}, quiet=True, modules=FAKE)
 
 
-def test_a_change_of_batch_or_learning_rate_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "overrides"),
+    [
+        ({}, {"ent_coef": "auto_0.1"}),
+        ({"ent_coef": 0.2}, {"ent_coef": "auto_0.1"}),
+        ({"mode": "async", "replay_ratio": "free", "batch_size": "auto"}, {"batch_size": "auto_1024"}),
+    ],
+)
+def test_a_value_to_start_with_is_refused_where_the_checkpoint_has_it(
+    tmp_path: Path, before: dict[str, Any], overrides: dict[str, Any]
+) -> None:
+    path = run(tmp_path, "run", 60, **before)
+    (option, value) = next(iter(overrides.items()))
+    with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')} {value}: a resumed run goes on from"):
+        resume(path, {"total_timesteps": 400, **overrides}, quiet=True, modules=FAKE)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("tau", 0.01), ("ent_coef", 0.2), ("target_entropy", -3.0), ("buffer_size", 200), ("eval_episodes", 3)],
+)
+def test_every_change_of_learning_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: float
+) -> None:
+    path = run(tmp_path, "run", 60)
+    before = getattr(RunConfig.from_toml(path / "config.toml"), option)
+    assert resume(path, {"total_timesteps": 80, option: value}, modules=FAKE) == 0
+    line = f"from now on --{option.replace('_', '-')} {value}, until here {before}"
+    assert line in capsys.readouterr().out
+    assert "total-timesteps" not in (path / "logs" / "events.log").read_text()
+
+
+def test_a_change_of_batch_size_is_told(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 60)
     assert resume(path, {"total_timesteps": 80, "batch_size": 64}, quiet=True, modules=FAKE) == 0
     config = RunConfig.from_toml(path / "config.toml")

@@ -70,8 +70,9 @@ def tensors(path: Path) -> dict[str, Any]:
     return {**checkpoint.learner, "env_steps": np.array(checkpoint.env_steps)}
 
 
-def test_the_same_seed_gives_the_same_bits_whatever_is_watched(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"modules": MODULES, "env": "Pendulum-v1", "env_kwargs": {}, "total_timesteps": 260}
+@pytest.mark.parametrize("env", ["Pendulum-v1", "fake_envs:Global-v0"])
+def test_the_same_seed_gives_the_same_bits_whatever_is_watched(tmp_path: Path, env: str) -> None:
+    common: dict[str, Any] = {"modules": MODULES, "env": env, "env_kwargs": {}, "total_timesteps": 260}
     common |= {"learning_starts": 60, "device": "cpu", "compile": False}
     first = tensors(run(tmp_path, "first", **common))
     watched = tensors(

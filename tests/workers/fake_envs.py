@@ -1,6 +1,7 @@
 """Environments whose every number is known, for tests in one process and in workers."""
 
 import os
+import random
 import time
 from typing import Any
 
@@ -16,6 +17,7 @@ class Counting(gymnasium.Env[Any, Any]):
     ----------
     terminate_after, truncate_after : length of an episode, by how it ends.
     fail_at, exit_at, nan_at, inf_reward_at, kill_at : total step at which it misbehaves.
+    big_at, fine_at : total step with a number beyond the range, or the precision, of float32.
     fail_in_reset : number of the reset (1-based) that raises.
     sleep : seconds per step.
     hang_at : total step that does not end.
@@ -35,6 +37,7 @@ class Counting(gymnasium.Env[Any, Any]):
         hard_exit_at: int = 0,
         nan_at: int = 0,
         big_at: int = 0,
+        fine_at: int = 0,
         inf_reward_at: int = 0,
         fail_in_reset: int = 0,
         sleep: float = 0.0,
@@ -96,6 +99,8 @@ class Counting(gymnasium.Env[Any, Any]):
             obs[1] = np.nan
         if self.total == options["big_at"]:
             obs[2] = 1e300
+        if self.total == options["fine_at"]:
+            obs[2] = 2**24 + 1
         if self.total == options["inf_reward_at"]:
             reward = float("inf")
         return (
@@ -144,6 +149,27 @@ class WrongShape(Counting):
         return (obs[:1] if self.total >= 3 else obs, *rest)
 
 
+class Global(gymnasium.Env[Any, Any]):
+    """Draws from the generators of the process, and from its own unseeded spaces."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.offset = random.random()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.left = 4
+        return self.obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return self.obs(), self.offset + random.random(), False, self.left == 0, {}
+
+    def obs(self) -> Any:
+        return np.array([np.random.uniform(-1, 1), self.action_space.sample()[0]], np.float32)
+
+
 gymnasium.register("Counting-v0", entry_point=Counting)
 gymnasium.register("Pixels-v0", entry_point=Pixels)
 gymnasium.register("WrongShape-v0", entry_point=WrongShape)
+gymnasium.register("Global-v0", entry_point=Global)

@@ -1,6 +1,7 @@
 """When the evaluator scores, what it scores, and what it leaves behind."""
 
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def build(**values: Any) -> tuple[Run, Evaluator]:
         defaults = {"total_timesteps": 100, "eval_every": 10, "eval_episodes": 2, "learning_starts": 0}
         kwargs = {"truncate_after": LENGTH, **values.pop("env_kwargs", {})}
+        kwargs = {key: value for key, value in kwargs.items() if value is not None}
         run = Run(config(**{**defaults, **values}, env_kwargs=kwargs), tmp_path)
         runs.append(run)
         return run, Evaluator(run.spec("evaluator"), run.streams)
@@ -209,6 +211,17 @@ def test_best_can_be_loaded_and_gives_the_same_figures(
     assert policy.env_steps == 10
     assert evaluate(tmp_path, episodes=2) == 0
     assert "return  6.00 +- 0.00 over 2 episodes" in capsys.readouterr().out
+
+
+def test_an_evaluation_repeats_itself_where_episodes_draw_from_the_process(make: Make) -> None:
+    returns = []
+    for _ in range(2):
+        run, evaluator = make(env="Global-v0", env_kwargs={"truncate_after": None})
+        run.publish(env_steps=10, scale=1.0)
+        evaluator.step(0.0)
+        returns.append(events(run)[0][3:7].tolist())
+        random.random()
+    assert returns[0] == returns[1]
 
 
 def test_a_successor_goes_on_where_its_predecessor_was(make: Make) -> None:

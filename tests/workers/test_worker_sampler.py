@@ -245,7 +245,7 @@ def test_integer_observations_and_shapes_are_kept(make: Make) -> None:
         ({"exit_at": 5}, EnvError, ["Counting-v0", "sampler-0", "step 5", "called exit(3)"]),
         ({"fail_in_reset": 2, "truncate_after": 3}, EnvError, ["reset", "the simulator said no"]),
         ({"nan_at": 5}, NonFiniteError, ["Counting-v0", "sampler-0", "step 5", "number 1 is nan"]),
-        ({"big_at": 5}, NonFiniteError, ["number 2 is 1e+300", "--obs-dtype native"]),
+        ({"big_at": 5}, NonFiniteError, ["number 2 is 1e+300", "not a finite float32 number", "scales it"]),
         ({"inf_reward_at": 5}, NonFiniteError, ["reward inf", "step 5"]),
     ],
 )
@@ -261,10 +261,32 @@ def test_a_bad_environment_is_named_with_step_and_worker(
     assert run.replay.committed() == [expected], "the bad transition is not in the buffer"
 
 
-def test_native_observations_keep_what_float32_cannot(make: Make) -> None:
-    run, sampler = make(env_kwargs={"big_at": 5}, obs_dtype="native", total_timesteps=6)
+def test_native_observations_keep_what_float32_rounds(make: Make) -> None:
+    run, sampler = make(env_kwargs={"fine_at": 5}, obs_dtype="native", total_timesteps=6)
     drive(run, sampler)
-    assert run.rows()[0]["next_obs"][4, 2] == 1e300
+    assert run.rows()[0]["next_obs"][4, 2] == 2**24 + 1
+
+
+def test_native_observations_that_no_network_can_take_are_refused(make: Make) -> None:
+    run, sampler = make(env_kwargs={"big_at": 5}, obs_dtype="native")
+    with pytest.raises(NonFiniteError, match="number 2 is 1e\\+300: not a finite float32 number"):
+        drive(run, sampler)
+    assert run.replay.committed() == [4]
+
+
+def test_environments_that_draw_from_the_process_repeat_themselves(make: Make) -> None:
+    drawn = []
+    for seed, incarnation in ((5, 0), (5, 0), (6, 0), (5, 1)):
+        run, _ = make(env="Global-v0", total_timesteps=8, learning_starts=100, seed=seed)
+        run.streams.reap(3)
+        sampler = Sampler(run.spec("sampler", incarnation=incarnation), run.streams)
+        drive(run, sampler)
+        rows = run.rows()[0]
+        drawn.append(np.concatenate([rows["obs"], rows["next_obs"], rows["reward"][:, None]], 1))
+    first, again, other, successor = drawn
+    assert (first == again).all()
+    assert (first != other).all()
+    assert (first != successor).all()
 
 
 def test_an_observation_of_another_shape_is_an_error(make: Make) -> None:

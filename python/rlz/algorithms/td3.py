@@ -54,7 +54,7 @@ class Td3(ActorCritic):
     """
 
     metric_names: ClassVar[tuple[str, ...]] = (
-        "critic_loss",  # sum over critics of the mean squared TD error
+        "critic_loss",  # sum over critics of the mean squared TD error (that of SAC is half)
         "actor_loss",  # minus the mean of the first critic's Q; not measured by an update of the critics alone
         "q_value",  # mean over batch and critics of Q(obs, action)
     )

@@ -71,7 +71,8 @@ class RunConfig(BaseModel):
     obs_dtype: Literal["float32", "native"] = option(
         "float32",
         panel=Panel.PROBLEM,
-        help="Storage of float64 observations: float32 halves the replay buffer. Integer types are always kept.",
+        help="Storage of float64 observations: float32 halves the replay buffer; networks compute in float32 either "
+        "way. Integer types are always kept.",
     )
     seed: Integer = option(
         1, panel=Panel.PROBLEM, help="Seed of every random stream of the run.", metavar="INT", ge=0, le=2**63 - 1
@@ -156,7 +157,8 @@ class RunConfig(BaseModel):
     n_step_return: Integer = option(
         1,
         panel=Panel.LEARNING,
-        help="Steps whose rewards a row sums before it bootstraps; shorter where an episode ends.",
+        help="Steps whose rewards a row sums before it bootstraps; shorter where an episode ends. SAC then adds the "
+        "entropy bonus for the last step only.",
         metavar="N",
         ge=1,
         le=1000,

@@ -26,6 +26,8 @@ class Role(IntEnum):
     """Noise inside an update (next actions, policy samples)."""
     EVALUATION = 6
     """Reset seeds of evaluation episodes: disjoint from training by the role."""
+    GLOBALS = 7
+    """Generators that Python and numpy keep for a worker's process: rlz draws from none, environments may."""
 
 
 def stream(seed: int, role: Role, worker: int = 0, env: int = 0, incarnation: int = 0) -> "np.random.SeedSequence":

@@ -34,6 +34,7 @@ class Mlp:
         Normalise each hidden layer before its activation.
     bf16
         Multiply matrices in bfloat16, forwards and backwards; inputs, outputs and everything between are as without.
+        The output layer is left out: its result is a Q value or an action, and bfloat16 keeps 8 bits of it.
     """
 
     name: str
@@ -99,19 +100,19 @@ class Mlp:
             tensors = (tensor[:first] for tensor in tensors)
             x = x.expand(len(range(self.members)[:first]), *x.shape)
         for _ in self.hidden:
-            x = self._linear(x, next(tensors), next(tensors))
+            x = self._linear(x, next(tensors), next(tensors), bf16=self.bf16)
             if self.layer_norm:
                 x = F.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS)
                 x = x * self._row(next(tensors)) + self._row(next(tensors))
             x = activation(x)
-        return self._linear(x, next(tensors), next(tensors))
+        return self._linear(x, next(tensors), next(tensors), bf16=False)
 
     def _row(self, vector: Tensor) -> Tensor:
         return vector if self.members is None else vector.unsqueeze(1)
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor, *, bf16: bool) -> Tensor:
         # Not addmm or baddbmm: a separate bias is fused with the activation by the compiler.
-        if self.bf16:
+        if bf16:
             # Casts instead of torch.autocast: no setting of the thread decides what this function computes.
             return torch.matmul(x.bfloat16(), weight.bfloat16()).to(x.dtype) + self._row(bias)
         return torch.matmul(x, weight) + self._row(bias)

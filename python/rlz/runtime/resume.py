@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlz.config.option import Panel, metadata
 from rlz.errors import CheckpointError, ConfigError
 from rlz.planning.planned import planned_again
 from rlz.records.checkpoint import Checkpoint, checkpoints_newest_first, read_checkpoint, step_folders
@@ -32,6 +33,12 @@ FIXED = (
     *("hidden", "activation", "layer_norm", "n_critics", "runs_dir", "name"),
 )
 """Options that a resumed run cannot change: they are part of what was learned, or say which run it is."""
+
+STARTED = ("ent_coef", "batch_size")
+"""Options whose form auto_X says where something that the run adapts begins: the checkpoint has where it is."""
+
+TOLD = (Panel.PROBLEM, Panel.LEARNING, Panel.NETWORK, Panel.EVALUATION)
+"""Groups of options whose changes a resumed run says."""
 
 
 def resume(
@@ -174,6 +181,14 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
 
     old = RunConfig.from_toml(run_dir.config)
     new = RunConfig.model_validate({**old.model_dump(), **overrides})
+    for name in STARTED:
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after and str(after).startswith("auto_") and (name == "ent_coef" or _is_auto(before)):
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} {after}: a resumed run goes on from the value that it has reached (until here {option} "
+                f"{before}), and takes no other to start with. Use {option} auto, or a number, which stays as it is"
+            )
     for name in FIXED:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
@@ -185,11 +200,16 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
     return new
 
 
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("auto")
+
+
 def changes(before: "RunConfig", after: "RunConfig") -> list[str]:
-    """Lines about options of the optimiser that differ from now on."""
+    """Lines about options of learning and evaluation that differ from now on; the new total is shown elsewhere."""
     return [
         f"from now on --{name.replace('_', '-')} {getattr(after, name)}, until here {getattr(before, name)}"
-        for name in ("batch_size", "learning_rate", "scale_learning_rate")
+        for name, field in type(after).model_fields.items()
+        if metadata(field)["panel"] in TOLD and name != "total_timesteps"
         if getattr(before, name) != getattr(after, name)
     ]
 

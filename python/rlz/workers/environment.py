@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from rlz.envs.spaces import EnvSpec
 
+_LEARNED = np.dtype(np.float32)
+"""What networks compute in, whatever an observation is stored as."""
+
 _REWARD_LIMIT = float(np.finfo(np.float32).max)
 _EVALUATION_BIT = 1 << 30
 
@@ -49,6 +52,7 @@ class Environment:
         self._shape = tuple(env_spec.obs_shape)
         self._dtype = np.dtype(env_spec.obs_dtype)
         self._float = self._dtype.kind == "f"
+        self._wide = self._dtype.itemsize > _LEARNED.itemsize
         self._flat = len(self._shape) == 1
         self._usual: np.dtype[Any] | None = None
         # 0 times a finite number is 0, times anything else NaN: one dot product finds every value that is not finite.
@@ -64,6 +68,8 @@ class Environment:
     def reset(self, obs: NDArray[Any], seed: int | None = None) -> None:
         """Reset; the first observation goes to `obs` [obs_dim].
 
+        A seed is given to the spaces of the environment and its wrappers as well: some sample from them.
+
         Raises
         ------
         EnvError
@@ -72,6 +78,8 @@ class Environment:
             A value of the observation is not finite in the storage dtype.
         """
         try:
+            if seed is not None:
+                self._seed_spaces(seed)
             result: Any = self._env.reset(seed=seed)
         except (Exception, SystemExit) as error:
             raise self._raised("reset", error) from error
@@ -138,13 +146,22 @@ class Environment:
         except (Exception, SystemExit) as error:
             print(f"{self._name}: close() raised {type(error).__name__}: {error}")
 
+    def _seed_spaces(self, seed: int) -> None:
+        layer = self._env
+        while True:
+            layer.action_space.seed(seed)
+            layer.observation_space.seed(seed)
+            if layer is self._env.unwrapped or not hasattr(layer, "env"):
+                return
+            layer = layer.env
+
     def _store(self, call: str, obs: Any, into: NDArray[Any]) -> None:
         # The hot path of every sampler: what is as it was the last time needs no further look.
         if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype is not self._usual:
             obs = self._look_at(call, obs)
         try:
             into[:] = obs if self._flat else obs.reshape(-1)
-            if not self._float or into.dot(self._zeros) == 0.0:
+            if not self._float or (into.dot(self._zeros) == 0.0 and (not self._wide or self._fits(into))):
                 return
         except (FloatingPointError, RuntimeWarning):
             pass  # an overflow, where a user made errors of numpy's warnings
@@ -169,13 +186,18 @@ class Environment:
         return array
 
     def _not_finite(self, call: str, flat: NDArray[Any], stored: NDArray[Any]) -> NonFiniteError:
+        narrow = min(stored.dtype, _LEARNED, key=lambda dtype: dtype.itemsize)
         with np.errstate(all="ignore"):
-            stored[:] = flat
-        bad = int(np.flatnonzero(~np.isfinite(stored))[0])
+            bad = int(np.flatnonzero(~np.isfinite(flat.astype(narrow)))[0])
         return NonFiniteError(
-            f"{self._where(call)} gave an observation whose value number {bad} is {flat[bad]}: not a "
-            f"finite {stored.dtype} number. Fix the environment (or, if it is only too large, use --obs-dtype native)"
+            f"{self._where(call)} gave an observation whose value number {bad} is {flat[bad]}: not a finite {narrow} "
+            "number. Fix the environment (where the value is only too large, with a wrapper that scales it)"
         )
+
+    @staticmethod
+    def _fits(obs: NDArray[Any]) -> bool:
+        """Whether all values, known to be finite, are so in float32 too."""
+        return bool(np.abs(obs).max() <= _REWARD_LIMIT)
 
     def _check_cast(self, call: str, flat: NDArray[Any]) -> None:
         """Find values that another dtype than the space's would lose: 300 or 0.5 in a uint8, texts, objects."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlz._native import Policy
 from rlz.config.seeds import Role, stream
 from rlz.workers.environment import Environment, evaluation_seed
+from rlz.workers.global_random import globals_apart
 
 if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
@@ -93,20 +94,22 @@ def play(
     returns: list[float] = []
     lengths: list[int] = []
     for seed in seeds:
-        env.reset(obs[0], seed)
-        if frame is not None:
-            frame(env.render())
-        total, length, done = 0.0, 0, False
-        while not done:
-            if go_on is not None and not go_on():
-                return None
-            policy.act(obs, action, deterministic=True)
-            reward, terminated, truncated = env.step(action[0], obs[0])
+        # An episode is a function of policy and seed, also where the environment draws from the process's generators.
+        with globals_apart(np.random.SeedSequence(seed)):
+            env.reset(obs[0], seed)
             if frame is not None:
                 frame(env.render())
-            total += reward
-            length += 1
-            done = terminated or truncated
+            total, length, done = 0.0, 0, False
+            while not done:
+                if go_on is not None and not go_on():
+                    return None
+                policy.act(obs, action, deterministic=True)
+                reward, terminated, truncated = env.step(action[0], obs[0])
+                if frame is not None:
+                    frame(env.render())
+                total += reward
+                length += 1
+                done = terminated or truncated
         returns.append(total)
         lengths.append(length)
         if played is not None:

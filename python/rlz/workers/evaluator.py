@@ -22,6 +22,7 @@ from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, notice, waiting
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import Evaluation, evaluation_seeds, play
+from rlz.workers.global_random import globals_apart
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -56,7 +57,8 @@ class Evaluator:
         self._policy = Policy(**self._actor, seed=seed.generate_state(4, np.uint64).tolist())
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._parameters = np.zeros(streams.parameters.nbytes, np.uint8)
-        self._env = Environment(make(config), self._env_spec, spec.name)
+        with globals_apart(seed):
+            self._env = Environment(make(config), self._env_spec, spec.name)
         self._seeds = evaluation_seeds(config.eval_episodes)
         self._best_dir = Path(spec.run_dir) / "checkpoints" / "best"
         # A predecessor that was killed left what it had scored on the stats board.

@@ -18,6 +18,7 @@ from rlz.networks.spec import actor_spec
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
+from rlz.workers.global_random import seed_globals
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -48,6 +49,8 @@ class Sampler:
         env_spec = spec.environment()
         self._lanes = list(spec.lanes)
         self._stats = StatsRow(streams.stats, spec.slot)
+        own = stream(config.seed, Role.GLOBALS, worker=spec.index, incarnation=spec.incarnation)
+        seed_globals(own)  # a constructor may draw already
         self._envs = [Environment(make(config), env_spec, spec.name) for _ in self._lanes]
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
         self._policy = Policy(**actor_spec(config, env_spec), seed=seed.generate_state(4, np.uint64).tolist())
