@@ -4,7 +4,7 @@ A folder holds a policy when it has two files, which every checkpoint and `check
 
 - `policy.safetensors`: the actor's tensors, named and shaped as `rlz.networks.spec.actor_manifest` says.
 - `policy.json`: `{"format": 1, "algo", "actor": arguments of the native policy, "env_spec": EnvSpec,
-  "env": {"id", "kwargs", "wrapper", "obs_dtype"}, "version", "env_steps"}`.
+  "env": {"id", "kwargs", "wrapper", "obs_dtype", "max_episode_steps"}, "version", "env_steps"}`.
 """
 
 import json
@@ -100,7 +100,8 @@ class Policy:
     def make_env(self, **kwargs: Any) -> Any:
         """The environment that it was trained in (same id, arguments and wrappers), as a `gymnasium.Env`.
 
-        `kwargs` are added to the arguments of the run, for instance `render_mode="rgb_array"`.
+        `kwargs` are added to the arguments of the run, for instance `render_mode="rgb_array"` or
+        `max_episode_steps=500`.
         """
         from rlz import envs
 
@@ -167,6 +168,7 @@ def describe(
             "kwargs": encode(config.env_kwargs),
             "wrapper": list(config.wrapper),
             "obs_dtype": config.obs_dtype,
+            "max_episode_steps": config.max_episode_steps,
         },
         "version": version,
         "env_steps": env_steps,

@@ -26,6 +26,15 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    max_episode_steps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            min=1,
+            help=r"Env steps after which an episode is truncated. [dim]\[default: as in training][/dim]",
+            show_default=False,
+        ),
+    ] = None,
     video: Annotated[
         Path | None,
         typer.Option(
@@ -39,4 +48,4 @@ def evaluate(
     """
     from rlz.runtime.evaluate import evaluate as play
 
-    return play(run, episodes=episodes, checkpoint=checkpoint, video=video)
+    return play(run, episodes=episodes, checkpoint=checkpoint, max_episode_steps=max_episode_steps, video=video)

@@ -68,6 +68,15 @@ class RunConfig(BaseModel):
         expects="module:Class, such as gymnasium.wrappers:FlattenObservation",
         shown="none",
     )
+    max_episode_steps: Integer | None = option(
+        None,
+        panel=Panel.PROBLEM,
+        help="Env steps after which an episode is truncated, in training and in evaluations.",
+        metavar="STEPS",
+        shown="the environment's own limit",
+        ge=1,
+        le=2**31,
+    )
     obs_dtype: Literal["float32", "native"] = option(
         "float32",
         panel=Panel.PROBLEM,

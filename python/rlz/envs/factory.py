@@ -34,20 +34,21 @@ def make(config: "RunConfig", *, on_note: OnNote | None = None, **kwargs: Any) -
     on_note
         Called with each thing that Gymnasium or MuJoCo warned about while the environment was made; dropped otherwise.
     kwargs
-        Further constructor arguments, such as `render_mode="rgb_array"`; None leaves one out.
+        Further arguments of `gymnasium.make`, such as `render_mode="rgb_array"`; None leaves one out.
 
     Raises
     ------
     EnvError
         Unknown id (with close ones), missing package, wrong argument, or the constructor or a wrapper raised.
     """
-    extra = {key: value for key, value in kwargs.items() if value is not None}
-    return _make(config.env, {**config.env_kwargs, **extra}, config.wrapper, on_note or _drop)
+    extra = {"max_episode_steps": config.max_episode_steps, **kwargs}
+    return _make(config.env, config.env_kwargs, extra, config.wrapper, on_note or _drop)
 
 
 def make_env(description: Mapping[str, Any], **kwargs: Any) -> "gymnasium.Env[Any, Any]":
-    """Make an environment from its description in a `policy.json`: a mapping with id, kwargs and wrapper."""
-    return _make(description["id"], {**decode(description["kwargs"]), **kwargs}, description["wrapper"], _drop)
+    """Make an environment from its description in a `policy.json`; `kwargs` as in `make`."""
+    extra = {"max_episode_steps": description.get("max_episode_steps"), **kwargs}
+    return _make(description["id"], decode(description["kwargs"]), extra, description["wrapper"], _drop)
 
 
 def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpec:
@@ -73,7 +74,10 @@ def _print(note: str) -> None:
     print(f"note: {note}", file=sys.stderr)
 
 
-def _make(env_id: str, kwargs: dict[str, Any], wrapper: Sequence[str], on_note: OnNote) -> "gymnasium.Env[Any, Any]":
+def _make(
+    env_id: str, kwargs: Mapping[str, Any], extra: Mapping[str, Any], wrapper: Sequence[str], on_note: OnNote
+) -> "gymnasium.Env[Any, Any]":
+    kwargs = {**kwargs, **{key: value for key, value in extra.items() if value is not None}}
     with _notes(on_note):
         import gymnasium
 

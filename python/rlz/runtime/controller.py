@@ -55,6 +55,9 @@ CHECKPOINT_GRACE_S = 60.0
 LEFTOVER_GRACE_S = 10.0
 """Time for samplers to end after the learner has done its last update."""
 
+QUIET_S = 300.0
+"""Time for the evaluator without a sign of life, such as an env step, after the learner's end."""
+
 
 COLLECT_S = 60.0
 """Time between full garbage collections. Left alone, so quiet a process has none for hours, and only they empty the
@@ -346,6 +349,12 @@ class Controller:
                 tracker.note(f"the learner is still writing its checkpoint; waiting up to {CHECKPOINT_GRACE_S:.0f} s")
         elif self._learner_done_at is not None:
             self._kill_after(now - self._learner_done_at, LEFTOVER_GRACE_S, "sampler")
+            for slot in self._by_pidfd.values():
+                if slot.node.role == "evaluator":
+                    heartbeat = float(self.streams.stats.read()[slot.node.slot][Stat.HEARTBEAT])
+                    if now - max(self._learner_done_at, heartbeat) >= QUIET_S:
+                        reason = f"made no env step for {QUIET_S:.0f} s: the run ends without its last evaluation"
+                        self._kill(reason, "evaluator")
 
     def _kill_after(self, elapsed: float, grace: float, *roles: str) -> None:
         if elapsed >= grace:

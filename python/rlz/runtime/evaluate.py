@@ -23,7 +23,14 @@ NO_GL = (
 NO_WRITER = "a video needs the package imageio with ffmpeg: pip install 'rlz[video]' (or 'imageio[ffmpeg]')"
 
 
-def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = None, video: Path | None = None) -> int:
+def evaluate(
+    run: str | Path,
+    *,
+    episodes: int = 10,
+    checkpoint: str | None = None,
+    max_episode_steps: int | None = None,
+    video: Path | None = None,
+) -> int:
     """Play whole episodes with the deterministic policy of a run and print how it did; returns the exit status.
 
     Parameters
@@ -31,6 +38,7 @@ def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = No
     run : run folder.
     episodes : how many; the first ones start as those of an evaluation in training do.
     checkpoint : "best", "latest" or the name of a folder in `checkpoints/`; default: best, else latest.
+    max_episode_steps : env steps after which an episode is truncated; default: as in training.
     video : file to write a video of all episodes to.
 
     Raises
@@ -43,12 +51,14 @@ def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = No
     if video is not None:
         _check_video(video)
     import rlz
+    from rlz.envs.limits import cut_note
     from rlz.workers.base import Report
     from rlz.workers.environment import Environment
     from rlz.workers.evaluation import evaluation_seeds, play
 
     policy = rlz.load(run, checkpoint)
-    raw = policy.make_env() if video is None else _make_for_video(policy)
+    options = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+    raw = policy.make_env(**options) if video is None else _make_for_video(policy, options)
     env = Environment(raw, policy.spec, "eval")
     try:
         with _recorder(video, raw) as frame:
@@ -59,6 +69,8 @@ def evaluate(run: str | Path, *, episodes: int = 10, checkpoint: str | None = No
     finally:
         env.close()
     assert result is not None
+    if result.cut:
+        print(f"note: {cut_note(policy.spec, result.cut, episodes)}", file=sys.stderr)
     print(_report(policy, result))
     if video is not None:
         print(f"video: {video}")
@@ -88,9 +100,9 @@ def _check_video(path: Path) -> None:
             os.environ["MUJOCO_GL"] = "egl"
 
 
-def _make_for_video(policy: Any) -> Any:
+def _make_for_video(policy: Any, options: dict[str, Any]) -> Any:
     try:
-        return policy.make_env(render_mode="rgb_array")
+        return policy.make_env(render_mode="rgb_array", **options)
     except EnvError as error:
         policy.make_env().close()  # raises, and says why, where the environment itself is the problem
         raise EnvError(NO_GL.format(reason=error)) from error

@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from rlz.transport import Streams
 
 FIXED = (
-    *("algo", "env", "env_kwargs", "wrapper", "obs_dtype", "seed", "gamma", "replay_ratio", "learning_starts"),
+    *(
+        "algo",
+        "env",
+        "env_kwargs",
+        "wrapper",
+        "max_episode_steps",
+        "obs_dtype",
+        "seed",
+        "gamma",
+        "replay_ratio",
+        "learning_starts",
+    ),
     *("n_step_return", "prioritized", "priority_alpha", "priority_epsilon"),
     *("hidden", "activation", "layer_norm", "n_critics", "runs_dir", "name"),
 )
@@ -70,6 +81,7 @@ def resume(
     """
     from rlz import envs
     from rlz.config import RunConfig
+    from rlz.envs.limits import start_notes
 
     with (
         private_files(),
@@ -82,6 +94,7 @@ def resume(
         config = placed.config
         notes = list(placed.notes)
         env_spec = envs.inspect_env(config, on_note=notes.append)
+        notes += start_notes(env_spec)
         for device in config.learner_devices():
             check_device(device)
         check_memory(config, env_spec)

@@ -60,12 +60,14 @@ def train(
         The system refuses something within the run folder.
     """
     from rlz import envs
+    from rlz.envs.limits import start_notes
     from rlz.system.device import check_device
 
     for device in config.learner_devices():
         check_device(device)
     notes = list(notes)
     env_spec = envs.inspect_env(config, on_note=notes.append)
+    notes += start_notes(env_spec)
     check_memory(config, env_spec)
     with private_files(), closing(make_streams(config, env_spec)) as streams:
         run_dir = create_run_directory(config)

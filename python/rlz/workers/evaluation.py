@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlz._native import Policy
 from rlz.config.seeds import Role, stream
+from rlz.envs.limits import longest_evaluation
 from rlz.workers.environment import Environment, evaluation_seed
 from rlz.workers.global_random import globals_apart
 
@@ -26,11 +27,13 @@ class Evaluation:
     returns : sum of the environment's own (unnormalised, undiscounted) rewards of each episode.
     lengths : env steps of each episode.
     wall_s : seconds it took.
+    cut : episodes that did not end and were cut (`envs.limits.longest_evaluation`).
     """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     wall_s: float
+    cut: int = 0
 
     @property
     def mean(self) -> float:
@@ -93,6 +96,7 @@ def play(
     began = time.monotonic()
     returns: list[float] = []
     lengths: list[int] = []
+    cut, longest = 0, longest_evaluation(env_spec)
     for seed in seeds:
         # An episode is a function of policy and seed, also where the environment draws from the process's generators.
         with globals_apart(np.random.SeedSequence(seed)):
@@ -109,9 +113,10 @@ def play(
                     frame(env.render())
                 total += reward
                 length += 1
-                done = terminated or truncated
+                done = terminated or truncated or length >= longest
+        cut += not (terminated or truncated)
         returns.append(total)
         lengths.append(length)
         if played is not None:
             played()
-    return Evaluation(tuple(returns), tuple(lengths), time.monotonic() - began)
+    return Evaluation(tuple(returns), tuple(lengths), time.monotonic() - began, cut)

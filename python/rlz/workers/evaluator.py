@@ -15,6 +15,7 @@ import numpy as np
 from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING, Policy
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
+from rlz.envs.limits import cut_note
 from rlz.errors import WaitTimeoutError
 from rlz.networks.spec import actor_spec
 from rlz.records.policy_files import PolicyFiles, read_description, write_best
@@ -67,6 +68,7 @@ class Evaluator:
         reached = int(events[-1][1]) if len(events) else streams.limiter.env_steps
         self._due = self._multiple_after(reached)
         self._started = False
+        self._said_cut = False
         self._best = self._read_best()
 
     def start(self) -> None:
@@ -123,6 +125,9 @@ class Evaluator:
         if result is None:
             return
         self._scored = version
+        if result.cut and not self._said_cut:
+            self._said_cut = True
+            notice(cut_note(self._env_spec, result.cut, len(result.returns)))
         best = self._best is None or result.mean > self._best
         if best:
             self._write_best(result, version, env_steps, updates)
