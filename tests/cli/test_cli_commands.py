@@ -25,23 +25,8 @@ def test_eval_passes_on_and_returns_the_status(monkeypatch: pytest.MonkeyPatch) 
     calls = Calls(4)
     monkeypatch.setattr(importlib.import_module("rlz.runtime.evaluate"), "evaluate", calls)
     assert main(["eval", "runs/x"]) == 4
-    assert (
-        main(
-            [
-                "eval",
-                "runs/x",
-                "--episodes",
-                "3",
-                "--checkpoint",
-                "best",
-                "--max-episode-steps",
-                "9",
-                "--video",
-                "a.mp4",
-            ]
-        )
-        == 4
-    )
+    line = ["eval", "runs/x", "--episodes", "3", "--checkpoint", "best", "--max-episode-steps", "9"]
+    assert main([*line, "--video", "a.mp4"]) == 4
     assert calls.seen == [
         ((Path("runs/x"),), {"episodes": 10, "checkpoint": None, "max_episode_steps": None, "video": None}),
         ((Path("runs/x"),), {"episodes": 3, "checkpoint": "best", "max_episode_steps": 9, "video": Path("a.mp4")}),
