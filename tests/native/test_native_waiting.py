@@ -24,7 +24,7 @@ from rlz._native import (
     Subscriber,
     TrajectoryQueue,
 )
-from rlz.errors import ClosedError, WaitTimeoutError
+from rlz.errors import ClosedError, TransportError, WaitTimeoutError
 
 Wait = Callable[[float | None], Any]
 MakeWait = Callable[[], Wait]
@@ -279,3 +279,19 @@ def test_counts() -> None:
     assert free.target_updates is None
     resumed = limiter(env_steps=7, updates=6)
     assert (resumed.env_steps, resumed.updates, resumed.lane_steps()) == (7, 6, [0])
+
+
+def test_a_second_learner_is_refused() -> None:
+    gate, _ = blocked_limiter()
+    other = Limiter.attach(gate.fd)
+    assert gate.acquire_updates(10, worker=3, timeout=0) == 2
+    for worker in (3, 4):
+        with pytest.raises(TransportError, match=r"learner's place .* owned by worker 3"):
+            other.acquire_updates(10, worker=worker, timeout=0)
+    gate.complete_updates(2)
+    gate.reap(3)
+    with pytest.raises(WaitTimeoutError):
+        other.acquire_updates(10, worker=4, timeout=0)
+    other.close()
+    with pytest.raises(WaitTimeoutError):
+        gate.acquire_updates(1, worker=5, timeout=0)

@@ -40,6 +40,52 @@ impl WorkerId {
     }
 }
 
+/// Who holds a place that only one handle may have: a worker and a number that no other handle has. One word, 0 for nobody.
+///
+/// A worker id alone does not tell two handles apart that were given the same one, in one process or in two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder(u64);
+
+impl Holder {
+    /// Bits of the worker id, and of the process id (the kernel gives out none above 2^22).
+    const WORKER: u32 = 10;
+    const PROCESS: u32 = 22;
+
+    /// A holder that differs from every other one, dead ones included unless 2^32 handles ago.
+    #[must_use]
+    pub fn new(worker: WorkerId) -> Self {
+        static COUNT: StaticU64 = StaticU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed); // a number: orders nothing
+        let process = u64::from(std::process::id()) & ((1 << Self::PROCESS) - 1);
+        Self(count << (Self::WORKER + Self::PROCESS) | process << Self::WORKER | worker.get())
+    }
+
+    /// From its word.
+    #[must_use]
+    pub fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// Never 0: a worker id is above it.
+    #[must_use]
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Id of the worker; 0 for nobody.
+    #[must_use]
+    pub fn worker(self) -> u64 {
+        self.0 & ((1 << Self::WORKER) - 1)
+    }
+
+    /// Whether both were made by one process (of one pid namespace).
+    #[must_use]
+    pub fn same_process(self, other: Self) -> bool {
+        let process = |holder: Self| holder.0 >> Self::WORKER & ((1 << Self::PROCESS) - 1);
+        process(self) == process(other)
+    }
+}
+
 impl fmt::Debug for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "WorkerId({})", self.0)
@@ -94,6 +140,15 @@ impl Default for ForkGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn holders_differ_even_with_one_id() {
+        let id = WorkerId::new(1022).unwrap();
+        let (a, b) = (Holder::new(id), Holder::new(id));
+        assert!(a != b && a.same_process(b) && a.word() != 0);
+        assert_eq!((a.worker(), Holder::from_word(a.word())), (1022, a));
+        assert!(!a.same_process(Holder::from_word(1022)));
+    }
 
     #[test]
     fn ids_are_ten_bits_without_the_ends() {

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::kill::kill_point;
+use crate::kill::{self, kill_point};
 use crate::memory::{Access, Header, ReadWord, Segment, Stream};
-use crate::owner::{MAX_LANES, WorkerId};
+use crate::owner::{Holder, MAX_LANES, WorkerId};
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::{Between, EventCount};
 
@@ -54,6 +54,8 @@ const STATE: usize = 0;
 const ACTIVE: usize = 1;
 const UPDATES: usize = LINE;
 const WANTED: usize = 2 * LINE;
+/// Who may ask for updates: a [`Holder`]. Beside what is written with it.
+const PLACE: usize = WANTED + 1;
 const SAMPLERS: usize = 3 * LINE;
 const LEARNER: usize = SAMPLERS + EventCount::WORDS;
 const COUNTERS: usize = LEARNER + EventCount::WORDS;
@@ -71,8 +73,34 @@ struct Inner {
     lanes: usize,
     data: usize,
     first_step: u64,
-    /// Updates granted to this process and not completed. Private: a learner that is started again has none.
+    /// Updates granted to this handle and not completed. Private: a learner that is started again has none.
     open_updates: AtomicU64,
+    /// The word by which this handle holds the learner's place, 0 when it does not.
+    held: AtomicU64,
+}
+
+impl Inner {
+    fn place(&self) -> Result<&AtomicU64> {
+        self.segment.check_fork(NAME)?;
+        Ok(&self.segment.words(self.data + PLACE * 8, 1)?[0])
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if kill::killed() {
+            return; // the reaper gives the place back
+        }
+        // In a forked child, or read-only, there is nothing to give back.
+        let held = self.held.load(Ordering::Relaxed);
+        if held != 0
+            && let Ok(place) = self.place()
+        {
+            // Release, pairs with the Acquire exchange in `take_place`: the successor sees what this one counted. It fails
+            // when this handle was taken for dead.
+            let _ = place.compare_exchange(held, 0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Limiter {
@@ -127,8 +155,8 @@ impl Limiter {
     }
 
     fn open(segment: Segment, rule: Rule, lanes: usize, data: usize, first_step: u64) -> Self {
-        let open_updates = AtomicU64::new(0);
-        Self { inner: Arc::new(Inner { segment, rule, lanes, data, first_step, open_updates }) }
+        let (open_updates, held) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { inner: Arc::new(Inner { segment, rule, lanes, data, first_step, open_updates, held }) }
     }
 
     fn bytes(data: usize, lanes: usize) -> usize {
@@ -331,8 +359,9 @@ impl Limiter {
 
     /// Leave for 1 to `most` updates; waits while the rule allows none. 0: no more, the run is over or stopping.
     ///
-    /// For one learner thread. 0 comes only after the last env step was completed, so whoever ends the run on it cuts
-    /// no sampler short.
+    /// For one learner thread of one handle, which holds the learner's place until it is dropped or reaped;
+    /// [`Error::Owned`] for any other: open updates are known to their handle only, so two would exceed the bound.
+    /// 0 comes only after the last env step was completed, so whoever ends the run on it cuts no sampler short.
     pub fn acquire_updates(
         &self,
         most: u64,
@@ -344,6 +373,7 @@ impl Limiter {
         if most == 0 {
             return Err(Error::invalid("most", 0, "at least 1"));
         }
+        self.take_place(worker)?;
         let open = || self.updates_now() + self.inner.open_updates.load(Ordering::Relaxed);
         self.word(WANTED).store(self.inner.rule.steps_needed(open()), Ordering::Relaxed);
         let granted = self.learner().wait(worker, timeout, between, || {
@@ -361,6 +391,27 @@ impl Limiter {
             Ok(self.inner.rule.no_more_updates(open, steps).then_some(0))
         })?;
         granted.ok_or_else(|| timed_out("leave for an update", timeout))
+    }
+
+    /// Become the learner, or stay it.
+    fn take_place(&self, worker: WorkerId) -> Result<()> {
+        let (place, mine) = (self.inner.place()?, self.inner.held.load(Ordering::Relaxed));
+        if mine != 0 && place.load(Ordering::Relaxed) == mine && Holder::from_word(mine).worker() == worker.get() {
+            return Ok(());
+        }
+        let holder = Holder::new(worker);
+        // Acquire, pairs with the Release exchange at the end of the last learner's handle, and with that in `reap`.
+        match place.compare_exchange(0, holder.word(), Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => {
+                self.inner.held.store(holder.word(), Ordering::Relaxed);
+                Ok(())
+            }
+            Err(owner) => Err(Error::Owned {
+                what: "the learner's place at the limiter (one learner at a time)".to_owned(),
+                worker: worker.get(),
+                owner: Holder::from_word(owner).worker(),
+            }),
+        }
     }
 
     /// Count updates that were granted and are done.
@@ -401,6 +452,13 @@ impl Limiter {
     /// Forget a worker that is proven dead. Its open step indices stay with their lanes.
     pub fn reap(&self, dead: WorkerId) -> Result<()> {
         self.enter()?;
+        let place = self.inner.place()?;
+        let owner = place.load(Ordering::Relaxed);
+        if Holder::from_word(owner).worker() == dead.get() {
+            // Release, as if the dead one had given it back; its proof of death orders what it did before. Fails when
+            // another reaper was here.
+            let _ = place.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
+        }
         self.samplers().reap(dead);
         self.learner().reap(dead);
         Ok(())

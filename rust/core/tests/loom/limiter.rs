@@ -11,7 +11,7 @@ use rlz_core::limiter::{Limiter, State};
 use rlz_core::sync::{AtomicU64, Ordering};
 use rlz_core::{Error, Result};
 
-use crate::model::{check, check_kills, id, unnoticed, zeros};
+use crate::model::{check, check_kills, check_thoroughly, id, unnoticed, zeros};
 
 /// Env steps of a model.
 const TOTAL: u64 = 2;
@@ -208,6 +208,26 @@ fn seen_by_sampler() {
     sampler.join().unwrap();
 }
 
+/// A learner that gives its place back, and its successor with a handle of its own. Nobody waits.
+fn learners_in_turn() {
+    let run = Run::new(1, TOTAL);
+    run.limiter.acquire_steps(&[0], &mut [0], id(1), Some(Duration::ZERO), &mut || true).unwrap();
+    run.limiter.complete_step(0).unwrap();
+    let allowed = run.limiter.rule().updates_allowed(0, 1);
+    let learn = |worker: u64, limiter: &Limiter| {
+        while let Ok(count @ 1..) = limiter.acquire_updates(9, id(worker), Some(Duration::ZERO), &mut || true) {
+            limiter.complete_updates(count).unwrap();
+        }
+    };
+    let first = thread::spawn({
+        let limiter = run.limiter.attach_model();
+        move || learn(LEARNER, &limiter)
+    });
+    learn(LEARNER + 1, &run.limiter.attach_model());
+    first.join().unwrap();
+    assert!(run.limiter.updates().unwrap() <= allowed, "the successor did not see what was counted");
+}
+
 /// A sampler without a learner, or a learner without a sampler, waits; somebody ends the run, and is killed at a point of that.
 fn end(state: State, learner: bool, point: u32) -> bool {
     let run = Run::new(1, TOTAL);
@@ -290,7 +310,15 @@ fn every_end_ends_every_wait() {
 }
 
 #[test]
+fn a_learner_goes_on_from_what_the_last_one_counted() {
+    check_thoroughly(2, learners_in_turn);
+}
+
+#[test]
 fn every_ordering_of_the_whole_is_needed() {
-    let models: &[(usize, fn())] = &[(2, || _ = end(State::Stopping, true, u32::MAX)), (2, seen_by_sampler)];
-    assert_eq!(unnoticed("limiter/mod.rs", models, &[]), Vec::<String>::new());
+    let models: &[(usize, fn())] =
+        &[(2, || _ = end(State::Stopping, true, u32::MAX)), (2, seen_by_sampler), (2, learners_in_turn)];
+    // The fence of a learner's last wake releases too.
+    let spare = ["let _ = place.compare_exchange(held, 0, Ordering::Release, Ordering::Relaxed);"];
+    assert_eq!(unnoticed("limiter/mod.rs", models, &[]), spare);
 }

@@ -26,6 +26,27 @@ fn updates(limiter: &Limiter, most: u64, timeout: Option<Duration>) -> Result<u6
 }
 
 #[test]
+fn two_learners_never_exceed_the_bound_together() {
+    let first = limiter(100, 0, Some((1, 1)), 1.0, 1);
+    let second = Limiter::attach(first.as_fd()).unwrap();
+    steps(&first, &[0], POLL).unwrap();
+    first.complete_step(0).unwrap();
+    let owed = updates(&first, 10, POLL).unwrap();
+    for worker in [3, 4] {
+        let refused = second.acquire_updates(10, id(worker), POLL, &mut || true);
+        assert!(matches!(refused, Err(Error::Owned { owner: 3, .. })), "{refused:?}");
+    }
+    assert!(matches!(first.acquire_updates(1, id(4), POLL, &mut || true), Err(Error::Owned { .. })), "another thread");
+    first.complete_updates(owed).unwrap();
+    assert!(matches!(updates(&first, 1, POLL), Err(Error::Timeout { .. })), "its place stays its own");
+    // A dead learner's place goes to its successor, as a closed one's does.
+    first.reap(id(3)).unwrap();
+    assert!(matches!(second.acquire_updates(1, id(4), POLL, &mut || true), Err(Error::Timeout { .. })));
+    drop(second);
+    assert!(matches!(updates(&first, 1, POLL), Err(Error::Timeout { .. })));
+}
+
+#[test]
 fn a_small_run_step_by_step() {
     let limiter = limiter(4, 2, Some((1, 1)), 1.0, 2);
     assert_eq!(limiter.rule().target_updates(), Some(2));
