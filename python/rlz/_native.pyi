@@ -539,7 +539,7 @@ class Limiter:
     def acquire_updates(self, most: int, *, worker: int, timeout: float | None) -> int:
         """Leave for 1..most updates; waits while the ratio allows none. 0: no more updates (finished or stopping).
 
-        One learner at a time: TransportError while another handle or worker has its place (until it is closed or reaped).
+        One learner at a time: TransportError while another handle or worker has its place (until closed or reaped).
         """
     def complete_updates(self, count: int) -> None:
         """Count updates that were granted and are done."""
