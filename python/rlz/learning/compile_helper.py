@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import in_one_line
+from rlz.learning.toolchain import use_cuda
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rlz.learning.compiled import Job, Layout
+    from rlz.learning.compiled import Job
 
 PR_SET_PDEATHSIG = 1
 
@@ -36,6 +37,13 @@ OPTIONS = {
 }
 """Of the compiler."""
 
+CUDA_OPTIONS = {
+    **OPTIONS,
+    # Kernels are loaded at their first launch, and what the loader has unpacked is gone by then: into the library.
+    "aot_inductor.embed_kernel_binary": True,
+}
+"""For a card."""
+
 
 def main() -> int:
     """Compile the job and put its library in place; exit status."""
@@ -44,7 +52,10 @@ def main() -> int:
     try:
         job, library, priority = pickle.load(sys.stdin.buffer)
         os.nice(priority)
-        compile_update(job, Path(library))
+        with tempfile.TemporaryDirectory(prefix="rlz-cuda-") as folder:
+            if job.device.startswith("cuda"):
+                use_cuda(Path(folder))
+            compile_update(job, Path(library))
     except Exception as error:
         print(in_one_line(error), file=sys.stderr)
         return 1
@@ -56,6 +67,7 @@ def compile_update(job: Job, library: Path) -> None:
     import torch
 
     from rlz.algorithms.base import Batch
+    from rlz.learning.compiled import blank
     from rlz.learning.executors import InPlaceUpdate
 
     torch.set_num_threads(1)
@@ -65,7 +77,7 @@ def compile_update(job: Job, library: Path) -> None:
     State = type(initial)
     state = [tensor.to(device) for tensor in initial]
     failed = torch.zeros((), dtype=torch.int64, device=device)
-    batch = [_random(layout, device) for layout in job.batch]
+    batch = [blank(layout, device).normal_() for layout in job.batch]
     rows = job.batch[0][0][0]
     noise = torch.randn(job.algorithm.noise_shape(rows), device=device)
     learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
@@ -100,7 +112,8 @@ def _library(update: Callable[..., Any], inputs: tuple[Tensor, ...], device: tor
             if rewritten:
                 onednn.rewrite(traced)
             program = torch.export.export(traced, inputs, strict=False)
-            return torch._inductor.aot_compile(program.module(), inputs, options=OPTIONS)
+            options = CUDA_OPTIONS if device.type == "cuda" else OPTIONS
+            return torch._inductor.aot_compile(program.module(), inputs, options=options)
 
     if device.type == "cpu":
         try:
@@ -111,13 +124,6 @@ def _library(update: Callable[..., Any], inputs: tuple[Tensor, ...], device: tor
         except Exception as error:  # another version of torch, whose compiler is not the same inside
             print(f"no products by oneDNN: {in_one_line(error)}", file=sys.stderr)
     return code(rewritten=False)
-
-
-def _random(layout: Layout, device: torch.device) -> Tensor:
-    import torch
-
-    shape, stride, dtype = layout
-    return torch.empty_strided(shape, stride, dtype=dtype, device=device).normal_()
 
 
 if __name__ == "__main__":

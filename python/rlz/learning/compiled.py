@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import rlz.networks
 from rlz.algorithms.base import Batch, OffPolicy
 from rlz.errors import in_one_line
 from rlz.learning.executors import Updated
+from rlz.learning.toolchain import missing_tool
 from rlz.system.user_cache import drop_oldest, user_cache
 
 CACHE_ENTRIES = 64
@@ -42,13 +42,20 @@ all are busy. With 19 it got 1 % there, and a run on a saturated machine stayed 
 
 _LOADING = threading.Lock()
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-"""Shape, stride and dtype of a tensor."""
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
+"""Shape, stride, dtype and place in its storage of a tensor: code for a card depends on how its memory is aligned."""
 
 
 def layouts(tensors: Sequence[Tensor]) -> tuple[Layout, ...]:
     """Layout of each tensor."""
-    return tuple((tuple(t.shape), tuple(t.stride()), t.dtype) for t in tensors)
+    return tuple((tuple(t.shape), tuple(t.stride()), t.dtype, int(t.storage_offset())) for t in tensors)
+
+
+def blank(layout: Layout, device: torch.device) -> Tensor:
+    """Zeros that lie in memory of their own as a layout says."""
+    shape, stride, dtype, offset = layout
+    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    return torch.zeros(offset + last + 1, dtype=dtype, device=device).as_strided(shape, stride, offset)
 
 
 def kinds_of(cycle: Sequence[str | None]) -> tuple[str, ...]:
@@ -105,7 +112,8 @@ def _sources(algorithm: OffPolicy) -> list[Path]:
     folders = [Path(package.__path__[0]) for package in (rlz.algorithms, rlz.networks)]
     files = {path for folder in folders for path in folder.glob("*.py")}
     files |= {
-        Path(__file__).with_name(name) for name in ("compiled.py", "executors.py", "compile_helper.py", "onednn.py")
+        Path(__file__).with_name(name)
+        for name in ("compiled.py", "executors.py", "compile_helper.py", "onednn.py", "toolchain.py")
     }
     own = getattr(sys.modules.get(type(algorithm).__module__), "__file__", None)
     return sorted(files | ({Path(own)} if own else set()))
@@ -129,6 +137,9 @@ class CompiledExecutor:
 
     def __init__(self, library: Path, batch: tuple[Layout, ...], device: str, kinds: Iterable[str]) -> None:
         index = torch.device(device).index
+        # With more than one runner the loader asks an event whether one is free, which no capture of a graph allows.
+        # An executor is called by one thread at a time anyway.
+        single = torch.device(device).type == "cuda"
         # The loader unpacks the library beside $TMPDIR and keeps the files until it is destroyed, which a killed
         # process never does. Once loaded they are not needed. The variable is the whole process's.
         with _LOADING, tempfile.TemporaryDirectory(prefix="rlz-", ignore_cleanup_errors=True) as scratch:
@@ -137,7 +148,7 @@ class CompiledExecutor:
             try:
                 load = torch._C._aoti.AOTIModelPackageLoader
                 self._update = {
-                    kind: load(str(library), kind, False, 1, -1 if index is None else index) for kind in kinds
+                    kind: load(str(library), kind, single, 1, -1 if index is None else index) for kind in kinds
                 }
             finally:
                 if before is None:
@@ -188,9 +199,8 @@ class Compilation:
     def _start(self, nice: int) -> None:
         if self.ready or self._process is not None:
             return
-        compiler = os.environ.get("CXX", "g++")
-        if shutil.which(compiler) is None:
-            self.error = f"there is no C++ compiler {compiler} (install g++, or set CXX)"
+        self.error = missing_tool(cuda=torch.device(self.job.device).type == "cuda")
+        if self.error is not None:
             return
         # Only its owner may write there, because code is loaded from it.
         self.library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ before the first update and there is one thread, so that the same seed gives the
 
 from __future__ import annotations
 
-import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,12 +19,15 @@ import torch
 from torch import Tensor
 
 from rlz.algorithms.base import Batch, OffPolicy
-from rlz.errors import NonFiniteError, in_one_line
+from rlz.errors import DeviceError, NonFiniteError, in_one_line
 from rlz.learning.compiled import LOW_PRIORITY, Compilation, Job, Layout, kinds_of
 from rlz.learning.device_replay import DeviceReplay
-from rlz.learning.executors import EagerExecutor, Executor, Updated, disagreement
-from rlz.learning.graphs import GraphedLaunches, cuda_graph
+from rlz.learning.executors import EagerExecutor, Executor, disagreement
+from rlz.learning.flag import LateFlag
+from rlz.learning.graphs import LOOKS, GraphedLaunches, cuda_graph
 from rlz.learning.launches import FedRows, Inputs, Launches, Rows
+from rlz.learning.memory import out_of_memory
+from rlz.learning.metrics import Means
 from rlz.learning.threads import ThreadTuner, tuner
 from rlz.system.cores import cores
 
@@ -43,6 +46,9 @@ class EnginePlan:
     fixed : one thread, and the executor chosen before the first update.
     launch : most updates of one launch.
     urgent : compile at this process's own priority, because nobody leaves a core to a lower one.
+    precision : of the products, fp32, tf32 or bf16: how far two forms of an update may be apart.
+    trial : memory that runs out is an error, because whoever tries this batch size wants to know; else updates go on
+        without what it was for.
     """
 
     compile: bool = True
@@ -50,6 +56,8 @@ class EnginePlan:
     fixed: bool = False
     launch: int = 1
     urgent: bool = False
+    precision: str = "fp32"
+    trial: bool = False
 
 
 class Engine:
@@ -90,11 +98,15 @@ class Engine:
         self._log = log
         self._eager = EagerExecutor(algorithm)
         self._executor: Executor = self._eager
-        self._generator = torch.Generator(device).manual_seed(seed)
         rows = layout[0][0][0]
         self._noise = torch.empty(algorithm.noise_shape(rows), dtype=state[0].dtype, device=device)
+        self._rate = 0.0
         self._learning_rate = torch.zeros((), dtype=torch.float64, device=device)
         self._failed = torch.zeros((), dtype=torch.int64, device=device)
+        self._flag = LateFlag(self._failed, late=device.type == "cuda")
+        generator = torch.Generator(device).manual_seed(seed)
+        self._inputs = Inputs(state, self._failed, self._learning_rate, generator)
+        self._means = Means(torch.zeros(len(algorithm.metric_names), dtype=state[0].dtype, device=device))
         fixed = plan.fixed or device.type != "cpu"
         self._tuner = ThreadTuner([1]) if fixed else tuner(plan.threads, cores())
         torch.set_num_threads(1)
@@ -108,6 +120,7 @@ class Engine:
         self._captured: Executor | None = None
         self._may_graph = device.type == "cuda"
         self._fed: FedRows | None = None
+        self._parts: deque[tuple[int, int]] = deque(maxlen=2 * plan.launch)  # (updates before it, updates), newest last
         if replay is not None:
             self._launches = self._make_launches(replay, rows, plan.launch)
         elif self._may_graph:
@@ -141,14 +154,14 @@ class Engine:
     @property
     def noise_state(self) -> bytes:
         """State of the noise's random stream; can be set."""
-        return bytes(self._generator.get_state().numpy())
+        return bytes(self._inputs.generator.get_state().numpy())
 
     @noise_state.setter
     def noise_state(self, state: bytes) -> None:
         if len(state) != len(self.noise_state):
             self._log("not restored: the random stream of the updates, which is of another type of device")
             return
-        self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        self._inputs.generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
     def start(self) -> None:
         """Begin to compile, beside everything else."""
@@ -165,8 +178,8 @@ class Engine:
         threads = torch.get_num_threads()
 
         def sample() -> Batch:
-            self._noise.normal_(generator=self._generator)
             if self._launches is None:
+                self._noise.normal_(generator=self._inputs.generator)
                 return draw()
             if self._fed is not None:
                 self._fed.feed(draw())
@@ -181,48 +194,53 @@ class Engine:
         self._done = int(self._state.updates)
         torch.set_num_threads(self._tuner.threads)
 
-    def update(self, batch: Batch, learning_rate: float) -> Updated:
-        """One update; metrics and TD errors are on the device.
+    def update(self, batch: Batch, learning_rate: float) -> Tensor | None:
+        """One update; TD errors [batch] on the device, for a batch with weights.
 
         One that the cycle leaves out uses its noise up all the same, and measures nothing.
 
         Raises
         ------
         NonFiniteError
-            A loss or gradient is not finite; names it. The state is as it was before; `failure` gives the culprits.
+            A loss or gradient is not finite; names it. The state is as it was before the update that failed: this one,
+            or on CUDA the one before it. `failure` gives the culprits.
         """
         kind = self._cycle[self._done % len(self._cycle)]
         if self._fed is not None and kind is not None:
-            self._fed.feed(batch)
-            metrics = self.launch(1, learning_rate)[0]
             assert self._launches is not None
-            return Updated(metrics, None if batch.weight is None else self._launches.td_errors)
-        self._noise.normal_(generator=self._generator)
-        self._learning_rate.fill_(learning_rate)
+            self.check()  # the batch of an update that failed stays in its place
+            self._fed.feed(batch)
+            self.launch(1, learning_rate)
+            return None if batch.weight is None else self._launches.td_errors
+        if self._launches is None:
+            self._noise.normal_(generator=self._inputs.generator)
+        else:
+            self._launches.draw_noise(1)
+        self._set_rate(learning_rate)
         if self._compilation is not None:
             self._look_at_compilation(lambda: batch)
         if kind is None:
             self._done += 1
-            return Updated(torch.full((len(self._algorithm.metric_names),), math.nan, device=self._noise.device), None)
+            return None
         begin = time.perf_counter()
         updated = self._executor(self._state, self._failed, batch, self._noise, self._learning_rate, kind)
-        self._check()
+        self._raise_failed(int(self._failed))
         self._tune(time.perf_counter() - begin)
+        self._means.add(updated.metrics.unsqueeze(0))
         self._done += 1
-        return updated
+        return updated.td_errors
 
-    def launch(self, count: int, learning_rate: float) -> Tensor:
-        """`count` updates (at most the plan's `launch`) on rows on the device; their metrics [count, names].
+    def launch(self, count: int, learning_rate: float) -> None:
+        """`count` updates (at most the plan's `launch`) on rows on the device.
 
-        Raises as `update`; the updates after the one that failed change nothing.
+        Raises as `update`, on CUDA one launch late: then the newest launch has changed nothing either.
         """
         launches = self._launches
         assert launches is not None, "an engine without rows on its device"
-        self._learning_rate.fill_(learning_rate)
+        self._set_rate(learning_rate)
         if self._compilation is not None:
             self._look_at_compilation(self._drawn)
         self._capture(launches)
-        metrics = []
         while count:
             part = count if self._graphs is None or count == launches.most else 1
             kinds = self._kinds(part)
@@ -231,15 +249,24 @@ class Engine:
                 launches.run(self._executor, kinds)
             else:
                 self._graphs.run(kinds)
-            metrics.append(launches.metrics[:part].clone())
-            self._check()
-            self._tune((time.perf_counter() - begin) / part)
+            self._parts.append((self._done, part))
             self._done += part
             count -= part
-        return torch.cat(metrics)
+            self._tune((time.perf_counter() - begin) / part)
+        self._flag.post()
+        self._raise_failed(self._flag.read())
+
+    def check(self) -> None:
+        """Wait for every update so far. Raises NonFiniteError, as `update`, when one was not sound."""
+        self._raise_failed(self._flag.read(newest=True))
+
+    def take_metrics(self) -> Tensor:
+        """Mean of each metric [names] over the updates since the last call, NaN where none measured it."""
+        return self._means.take()
 
     def settle(self) -> Any:
-        """The whole state after every update so far; its tensors are valid until the next one."""
+        """The whole state after every update so far; its tensors are valid until the next one. Raises as `check`."""
+        self.check()
         return self._state
 
     def actor_parameters(self) -> Tensor:
@@ -247,12 +274,18 @@ class Engine:
         return self._algorithm.actor_parameters(self._state)
 
     def failure(self, batch: Batch | None) -> dict[str, Tensor]:
-        """Everything that the update that failed was made from, by name; `batch` None: it was one of a launch."""
+        """Everything that the update that failed was made from, by name.
+
+        `batch` is the one of the failed call, where batches come from the host.
+        """
         noise = self._noise
-        if batch is None:
-            assert self._launches is not None
-            index = int(self._state.updates) - self._done
+        if self._launches is not None:
+            index, failed = 0, int(self._state.updates)
+            if self._fed is None:  # of a launch of several updates
+                first, count = next(part for part in reversed(self._parts) if part[0] <= failed)
+                index = min(failed - first, count - 1)  # none failed: the newest
             batch, noise = self._launches.batch(index), self._launches.noise[index]
+        assert batch is not None
         inputs = {f"batch.{name}": value for name, value in batch._asdict().items() if value is not None}
         state = {f"state.{name}": tensor for name, tensor in self._algorithm.state_dict(self._state).items()}
         return inputs | {"noise": noise} | state
@@ -263,11 +296,15 @@ class Engine:
         if self._compilation is not None:
             self._compilation.close()
 
-    def _check(self) -> None:
-        """Raise when an update since the last call was not sound. Waits for the device."""
-        if failed := int(self._failed):
+    def _raise_failed(self, failed: int) -> None:
+        if failed:
             name = self._algorithm.check_names[failed - 1]
             raise NonFiniteError(f"{name} is not finite; the parameters were kept as they were before this update")
+
+    def _set_rate(self, learning_rate: float) -> None:
+        if learning_rate != self._rate:
+            self._learning_rate.fill_(learning_rate)
+            self._rate = learning_rate
 
     def _tune(self, seconds: float) -> None:
         line = self._tuner.record(seconds)
@@ -282,8 +319,9 @@ class Engine:
         return tuple(kind for kind in cycle if kind is not None)
 
     def _make_launches(self, rows: Rows, batch_size: int, most: int) -> Launches:
-        inputs = Inputs(self._state, self._failed, self._learning_rate, self._generator)
-        return Launches(self._algorithm, inputs, rows, batch_size=batch_size, most=most)
+        found = Launches(self._algorithm, self._inputs, rows, batch_size=batch_size, most=most)
+        self._means = found.means
+        return found
 
     def _feed(self, rows: FedRows, batch_size: int) -> None:
         """Make updates of batches from the host launches of one update, so that they can be graphs as well."""
@@ -302,17 +340,23 @@ class Engine:
         """Capture launches of the executor in use; once, and again when it is another one."""
         if not self._may_graph or self._captured is self._executor:
             return
+        self.check()  # a capture makes updates that are taken back, and clears the flag
         self._captured = self._executor
         self._graphs = None
+        plan, cycle = self._plan, self._cycle
         try:
-            self._graphs = GraphedLaunches(launches, self._executor, self._eager, self._cycle, cuda_graph)
+            self._graphs = GraphedLaunches(launches, self._executor, self._eager, cycle, cuda_graph, plan.precision)
+        except DeviceError:
+            raise
         except Exception as error:
+            if plan.trial and out_of_memory(error):
+                raise
             reason = in_one_line(error)
             self._log(
                 f"no CUDA graph, {self._executor.name} updates are launched one operation after the other: {reason}"
             )
             return
-        self._log(f"{self._executor.name} updates are CUDA graphs now (checked against an eager one)")
+        self._log(f"{self._executor.name} updates are CUDA graphs now (checked against eager ones)")
 
     def _look_at_compilation(self, sample: Callable[[], Batch]) -> None:
         """Swap the compiled executor in once it is ready; called at an update boundary."""
@@ -326,28 +370,42 @@ class Engine:
             return
         reason = compilation.error
         if reason is None:
-            reason = self._try_compiled(compilation, sample())
+            self.check()
+            reason = self._try_compiled(compilation, sample)
         compilation.close()
         self._compilation = None
         if reason is not None:
             self._log(f"compile failed, updates stay eager: {reason}")
 
-    def _try_compiled(self, compilation: Compilation, batch: Batch) -> str | None:
+    def _try_compiled(self, compilation: Compilation, sample: Callable[[], Batch]) -> str | None:
         try:
             compiled = compilation.load()
-            reason = None
-            for threads, kind in product((self._tuner.most, 1), compilation.job.kinds):
-                torch.set_num_threads(threads)
-                reason = reason or disagreement(
-                    self._eager, compiled, self._state, batch, self._noise, self._learning_rate, kind
-                )
+            for _ in range(1 if self._launches is None else LOOKS):  # elsewhere it is the same batch again
+                reason = self._disagreement(compilation, compiled, sample())
+                if reason is None:
+                    break
         except Exception as error:
-            reason = in_one_line(error)
-        torch.set_num_threads(self._tuner.threads)
-        if reason is not None:
+            if self._plan.trial and out_of_memory(error):
+                raise
             compilation.discard()
-            return reason
+            return in_one_line(error)
+        finally:
+            torch.set_num_threads(self._tuner.threads)
+        if reason is not None:
+            # The library stays: rounding may be the reason, and whether it matters depends on the rows.
+            return f"the compiled one differs, {reason}"
         self._executor = compiled
         self._log("updates are compiled now (checked against an eager one)")
         self._tuner.restart()
+        return None
+
+    def _disagreement(self, compilation: Compilation, compiled: Executor, batch: Batch) -> str | None:
+        for threads, kind in product((self._tuner.most, 1), compilation.job.kinds):
+            torch.set_num_threads(threads)
+            reason = disagreement(
+                *(self._eager, compiled, self._state, batch, self._noise, self._learning_rate, kind),
+                precision=self._plan.precision,
+            )
+            if reason is not None:
+                return reason
         return None

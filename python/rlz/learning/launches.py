@@ -7,6 +7,7 @@ code runs operation by operation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from rlz.algorithms.base import Batch, OffPolicy
-from rlz.learning.compiled import Layout
+from rlz.learning.compiled import Layout, blank
 from rlz.learning.executors import Executor
+from rlz.learning.metrics import Means
 
 
 class Rows(Protocol):
@@ -40,9 +42,7 @@ class FedRows:
     """
 
     def __init__(self, layout: Sequence[Layout], device: torch.device) -> None:
-        self._batch = Batch(*(torch.empty_strided(*shape, dtype=dtype, device=device) for *shape, dtype in layout))
-        for tensor in self._batch.tensors():
-            tensor.zero_()
+        self._batch = Batch(*(blank(field, device) for field in layout))
 
     def feed(self, batch: Batch) -> None:
         """Take the place of the batch before."""
@@ -56,7 +56,11 @@ class FedRows:
         return self._batch
 
 
-@dataclass(frozen=True)
+ALIGNED = 16
+"""Floats from which the noise of an update begins: compiled code may count on memory that is aligned."""
+
+
+@dataclass
 class Inputs:
     """What every update of an engine reads and writes: tensors that stay where they are.
 
@@ -71,6 +75,11 @@ class Inputs:
     failed: Tensor
     learning_rate: Tensor
     generator: torch.Generator
+
+    def renew_generator(self, state: Tensor) -> None:
+        """Go on with a random stream in another object, because a capture that failed has left this one unusable."""
+        self.generator = torch.Generator(self.failed.device)
+        self.generator.set_state(state)
 
 
 class Launches:
@@ -87,10 +96,13 @@ class Launches:
 
     Attributes
     ----------
-    indices, noise, metrics
-        Of the newest launch: [most, batch], [most, ...], [most, len(metric_names)]. They stay where they are.
+    indices, noise
+        Of the newest launch: [most, batch], [most, ...]. They stay where they are, and what they are from the launch on
+        in which an update failed.
+    means
+        Of the metrics of all updates.
     td_errors
-        [batch] of its last update, for batches with weights.
+        [batch] of the newest update, for batches with weights.
     """
 
     def __init__(self, algorithm: OffPolicy, inputs: Inputs, rows: Rows, *, batch_size: int, most: int) -> None:
@@ -100,26 +112,37 @@ class Launches:
         self.most = most
         device, dtype = inputs.failed.device, inputs.state[0].dtype
         self.indices = torch.zeros(most, batch_size, dtype=torch.int64, device=device)
-        self.noise = torch.zeros(most, *algorithm.noise_shape(batch_size), dtype=dtype, device=device)
-        self.metrics = torch.zeros(most, len(algorithm.metric_names), dtype=dtype, device=device)
+        shape = algorithm.noise_shape(batch_size)
+        self._noise = torch.zeros(most, -(-math.prod(shape) // ALIGNED) * ALIGNED, dtype=dtype, device=device)
+        self.noise = self._noise[:, : math.prod(shape)].view(most, *shape)
+        self.means = Means(torch.zeros(len(algorithm.metric_names), dtype=dtype, device=device))
         self.td_errors = torch.zeros(batch_size, dtype=dtype, device=device)
 
     def draw(self, count: int) -> None:
         """Draw rows and noise of `count` updates."""
-        self.rows.draw(self.indices[:count], self.inputs.generator)
-        self.noise[:count].normal_(generator=self.inputs.generator)
+        frozen = self.inputs.failed != 0
+        indices = torch.empty_like(self.indices[:count])
+        self.rows.draw(indices, self.inputs.generator)
+        self.indices[:count].copy_(torch.where(frozen, self.indices[:count], indices))
+        self.draw_noise(count, frozen)
+
+    def draw_noise(self, count: int, frozen: Tensor | None = None) -> None:
+        """Draw the noise alone."""
+        noise = torch.empty_like(self._noise[:count]).normal_(generator=self.inputs.generator)
+        self._noise[:count].copy_(noise if frozen is None else torch.where(frozen, self._noise[:count], noise))
 
     def batch(self, index: int) -> Batch:
         """Rows of one update of the newest launch."""
         return self.rows.gather(self.indices[index])
 
     def run(self, executor: Executor, kinds: Sequence[str]) -> None:
-        """An update of each kind, in order; their metrics are in `metrics[:len(kinds)]`."""
+        """An update of each kind, in order."""
         self.draw(len(kinds))
-        inputs = self.inputs
+        inputs, metrics = self.inputs, []
         for index, kind in enumerate(kinds):
             inputs_of_one = inputs.failed, self.batch(index), self.noise[index], inputs.learning_rate
             updated = executor(inputs.state, *inputs_of_one, kind)
-            self.metrics[index].copy_(updated.metrics)
+            metrics.append(updated.metrics)
             if updated.td_errors is not None:
                 self.td_errors.copy_(updated.td_errors)
+        self.means.add(torch.stack(metrics))

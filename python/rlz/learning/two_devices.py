@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy, Side
 from rlz.learning.compiled import Layout, layouts
 from rlz.learning.engine import Engine, EnginePlan
-from rlz.learning.executors import Updated
 
 Given = dict[str, Tensor]
 """Fields of a state that one side gives to the other, copied."""
@@ -58,6 +56,10 @@ class Turn(NamedTuple):
     given: Given | None  # by the critics' side, at an exchange
 
 
+Means = queue.Queue[Tensor]
+"""A question for the metrics of the actor's side, and the place for the answer."""
+
+
 class TwoDevices:
     """An `Engine` that is two.
 
@@ -89,7 +91,7 @@ class TwoDevices:
         self._state = state
         self._actor_state = type(state)(*(tensor.to(devices[1], copy=True) for tensor in state))
         # Observations are all that the actor's half reads of a batch.
-        self._blank = Batch(*(torch.zeros(shape, dtype=dtype, device=devices[1]) for shape, _, dtype in layout))
+        self._blank = Batch(*(torch.zeros(shape, dtype=dtype, device=devices[1]) for shape, _, dtype, _ in layout))
         self._fixed = plan.fixed
         # Two engines that measure threads would measure each other.
         plan = replace(plan, threads=1)
@@ -109,11 +111,10 @@ class TwoDevices:
         self._critic = engine(self._sides[0], state, devices[0], layout, "critics")
         self._actor = engine(self._sides[1], self._actor_state, devices[1], layouts(self._blank.tensors()), "actor")
         self._done = self._first = int(state.updates)
-        self._turns: queue.Queue[Turn | None] = queue.Queue()
+        self._turns: queue.Queue[Turn | Means | None] = queue.Queue()
         self._moved = threading.Condition()
         self._actor_done = self._first
         self._given: dict[int, Given] = {}  # by the actor's side, by its updates until then
-        self._metrics: deque[Tensor] = deque()
         self._newest = algorithm.actor_parameters(self._actor_state).clone()
         self._error: BaseException | None = None
         self._seen = self._first
@@ -154,27 +155,39 @@ class TwoDevices:
         self._critic.start()
         self._actor.start()
 
-    def update(self, batch: Batch, learning_rate: float) -> Updated:
+    def update(self, batch: Batch, learning_rate: float) -> Tensor | None:
         """The critics' half of an update; the actor's follows beside the next ones. See `Engine.update`.
 
-        Metrics of the actor's half come with a later update. Waits where the actor's side is too far behind.
+        Waits where the actor's side is too far behind.
         """
         if self._thread.ident is None:
             self._thread.start()
         crossing = self._done % self._exchange.every == 0
         if crossing:
             self._take_actor(self._done - self._exchange.lag)
-        updated = self._critic.update(batch, learning_rate)
+        td_errors = self._critic.update(batch, learning_rate)
         given = _copies(self._state, self._sides[0].gives) if crossing else None
         obs = torch.empty_like(self._blank.obs).copy_(batch.obs, non_blocking=True)
         self._turns.put(Turn(obs, learning_rate, given))
         self._done += 1
         with self._moved:
             self._raise_error()
-            if not self._metrics:
-                return updated
-            late = self._metrics.popleft().to(updated.metrics.device)
-        return updated._replace(metrics=torch.where(updated.metrics.isnan(), late, updated.metrics))
+        return td_errors
+
+    def take_metrics(self) -> Tensor:
+        """As of `Engine`; of the actor's half as far as it has come when it is asked."""
+        metrics = self._critic.take_metrics()
+        if self._thread.ident is None:
+            return metrics
+        answer: Means = queue.Queue()
+        self._turns.put(answer)
+        self._wait_for_actor(self._done)
+        while True:
+            try:
+                return torch.where(metrics.isnan(), answer.get(timeout=1.0), metrics)
+            except queue.Empty:
+                with self._moved:
+                    self._raise_error()
 
     def settle(self) -> Any:
         """Wait until both sides have done every update; the whole state, each field from its owner.
@@ -233,7 +246,10 @@ class TwoDevices:
             if self._blank.obs.is_cuda:
                 torch.cuda.set_device(self._blank.obs.device)
             while (turn := self._turns.get()) is not None:
-                self._update_actor(turn)
+                if isinstance(turn, queue.Queue):
+                    turn.put(self._actor.take_metrics())
+                else:
+                    self._update_actor(turn)
         except BaseException as error:
             with self._moved:
                 self._error = error
@@ -242,15 +258,13 @@ class TwoDevices:
     def _update_actor(self, turn: Turn) -> None:
         for name, tensor in (turn.given or {}).items():
             getattr(self._actor_state, name).copy_(tensor)
-        metrics = self._actor.update(self._blank._replace(obs=turn.obs), turn.learning_rate).metrics
+        self._actor.update(self._blank._replace(obs=turn.obs), turn.learning_rate)
         done = self._actor_done + 1
         given = _copies(self._actor_state, self._sides[1].gives) if done % self._exchange.every == 0 else None
         newest = self._algorithm.actor_parameters(self._actor_state).clone()
         with self._moved:
             if given is not None:
                 self._given[done] = given
-            if not metrics.isnan().all():
-                self._metrics.append(metrics)
             self._newest = newest
             self._actor_done = done
             self._moved.notify_all()

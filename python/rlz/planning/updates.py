@@ -157,7 +157,7 @@ class Bench:
                     layout=layouts(draw(card).tensors()),
                     device=device,
                     seed=1,
-                    plan=EnginePlan(compile=executor == "compiled", threads=1, fixed=True),
+                    plan=EnginePlan(compile=executor == "compiled", threads=1, fixed=True, precision=precision),
                     log=lambda line: say({"note": line}),
                 )
                 engine.start()

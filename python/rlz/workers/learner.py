@@ -27,6 +27,7 @@ from rlz.learning.compiled import Layout, layouts
 from rlz.learning.device_choice import fastest_device
 from rlz.learning.device_replay import DeviceReplay, choose
 from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.memory import out_of_memory
 from rlz.learning.precision import check_resumed, use_precision
 from rlz.learning.saving import Background
 from rlz.learning.two_devices import Exchange, TwoDevices
@@ -116,8 +117,6 @@ class Learner:
         self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec)
         self._saving = Background("checkpoint")
         self._saved = False
-        self._metrics = torch.zeros(len(self._algorithm.metric_names), device=self._device)
-        self._measured = torch.zeros_like(self._metrics)
         self._staleness = 0
         self._pending = 0
         self._granted = 0
@@ -235,7 +234,7 @@ class Learner:
         """One update, of rows from the host."""
         rate = self._rate()
         try:
-            metrics, td_errors = self._engine.update(batch, rate)
+            td_errors = self._engine.update(batch, rate)
         except NonFiniteError as error:
             raise self._dump(error, batch) from None
         except (RuntimeError, MemoryError) as error:
@@ -244,7 +243,7 @@ class Learner:
         if td_errors is not None:
             self._stale += self._batches.update_priorities(td_errors)
         self._staleness += self._engine.staleness
-        self._account(metrics.unsqueeze(0))
+        self._account(1)
 
     def _launch(self, mirror: DeviceReplay, count: int) -> None:
         """All updates that are granted, of rows on the device."""
@@ -252,23 +251,20 @@ class Learner:
         mirror.follow()
         rate = self._rate()
         try:
-            metrics = self._engine.launch(count, rate)
+            self._engine.launch(count, rate)
         except NonFiniteError as error:
             raise self._dump(error, None) from None
         except (RuntimeError, MemoryError) as error:
             self._refuse(error)
             return
-        self._account(metrics)
+        self._account(count)
 
     def _rate(self) -> float:
         self._learning_rate = self._config.learning_rate_at(self._streams.limiter.env_steps, self._batch_size)
         return self._learning_rate
 
-    def _account(self, metrics: Tensor) -> None:
-        """Count updates that are done, with their metrics [updates, names], and publish."""
-        count = len(metrics)
-        self._metrics += metrics.nan_to_num(0.0).sum(0)
-        self._measured += (~metrics.isnan()).sum(0)
+    def _account(self, count: int) -> None:
+        """Count updates that are done, and publish."""
         self._pending += count
         self._updates += count
         self._frames += count * self._batch_size
@@ -361,7 +357,7 @@ class Learner:
     def _refuse(self, error: RuntimeError | MemoryError) -> None:
         """Give up the batch size that is being tried, whose memory is not there. Any other error ends the run."""
         adaptation = self._adaptation
-        if adaptation is None or not adaptation.trying or not _out_of_memory(error):
+        if adaptation is None or not adaptation.trying or not out_of_memory(error):
             raise error
         tried = {adaptation.wanted, adaptation.operation.batch_size}
         self._follow(adaptation, adaptation.refuse(in_one_line(error)))
@@ -418,15 +414,13 @@ class Learner:
     def _flush(self, now: float) -> None:
         stats = self._stats
         if self._pending:
-            means = (self._metrics / self._measured).tolist()
+            means = self._engine.take_metrics().tolist()
             for name, value in zip(self._algorithm.metric_names, means, strict=True):
                 if not math.isnan(value):  # measured since the last time
                     stats.set(Stat[name.upper()], value)
             stats.add(Stat.UPDATES, float(self._pending))
             stats.set(Stat.ACTOR_STALENESS, self._staleness / self._pending)
             self._staleness = 0
-            self._metrics.zero_()
-            self._measured.zero_()
             self._pending = 0
         if self._config.prioritized:
             stats.set(Stat.PRIORITY_BETA, self._beta)
@@ -502,6 +496,8 @@ class Learner:
             launch=config.launch(),
             # Samplers that never wait leave it no core. What is to be compared only can wait, and should not disturb.
             urgent=config.replay_ratio == "free" and batch_size == self._chosen,
+            precision=self._precision,
+            trial=batch_size != self._chosen,
         )
         # The engines of one run must not repeat each other's noise.
         seed = self._seed(Role.LEARNER) ^ (0 if batch_size == config.first_batch_size() else batch_size)
@@ -603,12 +599,6 @@ def find_device(name: str) -> torch.device:
         found = "no CUDA device" if count == 0 else f"cuda:0 to cuda:{count - 1}"
         raise DeviceError(f"--device {name}: torch finds {found} here; use --device auto or cpu")
     return torch.device("cuda", index)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out. Torch has an exception for tensors on cards only; others are told by their words."""
-    words = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 def _slice(timeout: float | None) -> float:

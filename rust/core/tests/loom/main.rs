@@ -10,4 +10,3 @@ mod parameters;
 mod queue;
 mod ring;
 mod stats;
-mod turns;
