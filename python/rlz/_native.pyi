@@ -532,7 +532,8 @@ class Limiter:
 
         tickets[i] = global 0-based step index, or -1 where none was granted. Returns how many were granted, 0 when the
         run has no more steps for the caller (total reached, or not RUNNING). A lane that still holds an uncompleted
-        index gets that one again, active or not.
+        index gets that one again, active or not. Where the ratio allows fewer steps than there are lanes that want one,
+        lanes take turns: those of this call, and those of all workers that wait.
         """
     def complete_step(self, lane: int) -> None:
         """The lane's transition is in the replay buffer: count the env step."""

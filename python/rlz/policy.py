@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rlz._native import Policy as NativePolicy
 from rlz.config.literals import encode
-from rlz.envs import ActionMap, EnvSpec
+from rlz.envs import EnvSpec, actions_of
 from rlz.errors import CheckpointError
 from rlz.networks.spec import actor_manifest
 
@@ -53,7 +53,7 @@ class Policy:
         words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
         self._native = NativePolicy(**description["actor"], seed=[int(word) for word in words])
         self._native.load(parameters)
-        self._actions = ActionMap.of(self.spec)
+        self._actions = actions_of(self.spec)
 
     @property
     def native(self) -> NativePolicy:

@@ -40,10 +40,14 @@ class PlainTd3(Plain):
     def train(self, batch: Batch, noise: Tensor) -> dict[str, float]:
         td3 = self.td3
         self.count += 1
+        noise, rest = noise[: len(batch.obs)], noise[len(batch.obs) :].flatten().tolist()
         with torch.no_grad():
             smoothing = (noise * td3.target_policy_noise).clip(-td3.target_noise_clip, td3.target_noise_clip)
             next_action = (torch.tanh(self.target_actor(batch.next_obs)) + smoothing).clip(-1, 1)
             next_q = torch.stack([self.q(target, batch.next_obs, next_action) for target in self.target_critics])
+            if rest:
+                numbers = range(len(self.critics))
+                next_q = next_q[sorted(numbers, key=lambda number: -rest[number])[: td3.target_critics]]
             y = batch.reward + batch.discount * next_q.min(0).values
         weight = 1.0 if batch.weight is None else batch.weight
         losses = [(weight * (self.q(c, batch.obs, batch.action) - y) ** 2).mean() for c in self.critics]

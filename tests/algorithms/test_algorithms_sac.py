@@ -10,6 +10,7 @@ from algorithm_tools import (
     HIDDEN,
     OBS,
     RATE,
+    SIZE,
     Plain,
     farthest,
     flatten,
@@ -26,10 +27,13 @@ from rlz.errors import ConfigError
 from rlz.networks import mlp
 
 
-def make_sac(kind: type[Sac] = Sac, *, members: int = 2, learn: bool = True, ent_coef: float = 0.5) -> Sac:
+def make_sac(
+    kind: type[Sac] = Sac, *, members: int = 2, learn: bool = True, ent_coef: float = 0.5, drawn: int = 0
+) -> Sac:
     critic = mlp.critics(OBS, ACTION, HIDDEN, "tanh", layer_norm=False, members=members)
     actor = mlp.actor(OBS, ACTION, HIDDEN, "tanh", layer_norm=False)
-    return kind(actor, critic, target_entropy=-2.0, ent_coef=ent_coef, learn_ent_coef=learn, tau=0.1)
+    constants = {"target_entropy": -2.0, "ent_coef": ent_coef, "tau": 0.1}
+    return kind(actor, critic, **constants, learn_ent_coef=learn, target_critics=drawn)
 
 
 class PlainSac(Plain):
@@ -49,18 +53,23 @@ class PlainSac(Plain):
         return action, (normal.log_prob(u) - torch.log(1 - action.square())).sum(-1)
 
     def train(self, batch: Batch, noise: Tensor) -> dict[str, float]:
+        rest, noise = noise[0, len(batch.obs) :].flatten().tolist(), noise[:, : len(batch.obs)]
         action, log_prob = self.act(batch.obs, noise[1])
         alpha = self.log_alpha.detach().exp() if self.sac.learn_ent_coef else torch.tensor(self.sac.ent_coef)
         alpha_loss = -(self.log_alpha * (log_prob + self.sac.target_entropy).detach()).mean()
         with torch.no_grad():
             next_action, next_log_prob = self.act(batch.next_obs, noise[0])
             next_q = torch.stack([self.q(target, batch.next_obs, next_action) for target in self.target_critics])
+            if rest:  # REDQ
+                numbers = range(len(self.critics))
+                next_q = next_q[sorted(numbers, key=lambda number: -rest[number])[: self.sac.target_critics]]
             y = batch.reward + batch.discount * (next_q.min(0).values - alpha * next_log_prob)
         critic_loss = 0.5 * sum(
             nn.functional.mse_loss(self.q(critic, batch.obs, batch.action), y) for critic in self.critics
         )
         self.step(self.critic_optimiser, critic_loss)
-        q = torch.stack([self.q(critic, batch.obs, action) for critic in self.critics]).min(0).values
+        q = torch.stack([self.q(critic, batch.obs, action) for critic in self.critics])
+        q = q.mean(0) if rest else q.min(0).values
         actor_loss = (alpha * log_prob - q).mean()
         self.step(self.actor_optimiser, actor_loss)
         if self.sac.learn_ent_coef:
@@ -97,6 +106,27 @@ def distance_to_plain(sac: Sac, plain_sac: Sac, updates: int = 4) -> float:
 def test_updates_equal_a_plain_implementation(members: int, learn: bool) -> None:
     sac = make_sac(members=members, learn=learn)
     assert distance_to_plain(sac, sac) < 1e-10
+
+
+@pytest.mark.parametrize(("members", "drawn"), [(5, 2), (3, 1), (3, 3)])
+def test_targets_of_drawn_critics_equal_a_plain_implementation(members: int, drawn: int) -> None:
+    sac = make_sac(members=members, drawn=drawn)
+    assert distance_to_plain(sac, sac) < 1e-10
+
+
+def test_every_critic_is_drawn_as_often_as_any_other() -> None:
+    sac = make_sac(members=5, drawn=2)
+    critic = sac.critic.init(generator(1), FLOAT)
+    # Critics of constant value 0, 1, ... so that the target's minimum tells which was drawn.
+    critic.zero_()
+    sac.critic.named(critic)["critic.head.bias"][:, 0] = torch.arange(5.0)
+    batch, draw = make_batch(), generator(2)
+    counts = [0] * 5
+    for _ in range(2000):
+        noise = torch.randn(sac.noise_shape(SIZE), generator=draw, dtype=FLOAT)[0]
+        counts[int(sac.target_q(critic, batch.obs, batch.action, noise)[0])] += 1
+    # The smallest of two of five is k with probability (4 - k) / 10.
+    assert [count / 2000 for count in counts] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0], abs=0.05)
 
 
 class TargetNotConstant(Sac):

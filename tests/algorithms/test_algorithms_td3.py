@@ -37,6 +37,12 @@ def test_weighted_updates_equal_a_plain_implementation() -> None:
     assert distance_to_plain(td3, td3, weights=True) < 1e-10
 
 
+@pytest.mark.parametrize(("members", "drawn"), [(5, 2), (2, 1)])
+def test_targets_of_drawn_critics_equal_a_plain_implementation(members: int, drawn: int) -> None:
+    td3 = make(members=members, target_critics=drawn)
+    assert distance_to_plain(td3, td3) < 1e-10
+
+
 def test_ddpg_equals_the_algorithm_of_the_paper() -> None:
     ddpg = make(Ddpg, members=1)
     assert ddpg.cycle == (WHOLE,)

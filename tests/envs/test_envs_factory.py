@@ -138,7 +138,7 @@ def test_mujoco_neither_prints_nor_writes_a_log(
         ("qqq", ["--env my_module:qqq"]),
         ("ALE/Pong-v5", ["registers ALE/...", "--env module:ALE/Pong-v5"]),
         ("no_such_module:X-v0", ["no module 'no_such_module'"]),
-        ("CartPole-v1", ["action_space Discrete(2)", "continuous"]),
+        ("FrozenLake-v1", ["observation_space", "Discrete(16)", "FlattenObservation"]),
         ("Blackjack-v1", ["observation_space Tuple"]),
         ("a:b:c", ["no module"]),
     ],

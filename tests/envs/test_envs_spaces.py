@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlz.envs import EnvSpec
+from rlz.envs import EnvSpec, actions_of
 from rlz.errors import EnvError
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -64,11 +64,8 @@ def test_json_round_trip_is_exact() -> None:
 @pytest.mark.parametrize(
     ("space", "name"),
     [
-        (spaces.Discrete(3), "Discrete(3)"),
         (spaces.Dict({"a": BOX}), "Dict("),
         (spaces.Tuple((BOX,)), "Tuple("),
-        (spaces.MultiBinary(3), "MultiBinary(3)"),
-        (spaces.MultiDiscrete([2, 2]), "MultiDiscrete"),
         (spaces.Text(3), "Text("),
         (spaces.Box(0, 1, (0,), np.float32), "no number"),
     ],
@@ -78,6 +75,51 @@ def test_other_spaces_are_named(space: spaces.Space[Any], name: str) -> None:
         with pytest.raises(EnvError) as caught:
             spec_of(*arguments)
         assert all(word in str(caught.value) for word in ("Fake-v0", which, name))
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(3), spaces.MultiDiscrete([2, 3]), spaces.Dict({"a": BOX}), spaces.Tuple((BOX,))]
+)
+def test_the_wrapper_that_an_observation_needs_is_named_and_helps(space: spaces.Space[Any]) -> None:
+    with pytest.raises(EnvError, match=r"--wrapper gymnasium\.wrappers:FlattenObservation"):
+        spec_of(space)
+    wrapped = gymnasium.wrappers.FlattenObservation(Fake(space, BOX))
+    assert len(EnvSpec.of("Fake-v0", wrapped).obs_shape) == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "choices"),
+    [
+        (spaces.Discrete(3), (), (3,)),
+        (spaces.Discrete(3, start=-1), (), (3,)),
+        (spaces.MultiDiscrete([2, 5]), (2,), (2, 5)),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]), (2, 2), (2, 3, 4, 5)),
+        (spaces.MultiBinary(3), (3,), (2, 2, 2)),
+    ],
+)
+def test_choices_are_indices_in_rows_and_the_spaces_own_in_the_environment(
+    space: spaces.Space[Any], shape: tuple[int, ...], choices: tuple[int, ...]
+) -> None:
+    spec = spec_of(BOX, space)
+    assert (spec.discrete, spec.action_shape, spec.action_choices, spec.action_dim) == (
+        *(True, shape, choices),
+        len(choices),
+    )
+    assert spec.fields()[1] == ("action", "i64", (len(choices),))
+    assert EnvSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    actions = actions_of(spec)
+    drawn = np.zeros((200 * max(choices), len(choices)), spec.row_action_dtype)
+    actions.uniform(np.random.default_rng(1), drawn)
+    for component, count in zip(drawn.T, choices, strict=True):
+        share = np.bincount(component, minlength=count) / len(drawn)
+        np.testing.assert_allclose(share, 1 / count, atol=0.07)
+    for row in drawn[:20]:
+        action = actions.to_env(row)
+        assert space.contains(action)
+        assert action.dtype == space.dtype
+        assert actions.from_env(action).tolist() == row.tolist()
+    with pytest.raises(EnvError, match=r"Fake-v0 has the action_space (Multi)?Discrete\(.*sac needs continuous"):
+        spec.require_box_actions("sac")
 
 
 def test_infinite_and_integer_actions() -> None:

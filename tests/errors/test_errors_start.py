@@ -47,7 +47,7 @@ def test_command_lines(rlz: Rlz, options: list[str], words: list[str]) -> None:
         ("Antt-v4", ["There is no environment Antt-v4. Did you mean Ant-v4 or Ant-v5?"]),
         ("Ant-v77", ["There is no environment Ant-v77. Did you mean Ant-v5"]),
         ("my_robots:Arm-v0", ["there is no module 'my_robots'", "run rlz in the folder that holds"]),
-        ("CartPole-v1", ["action_space Discrete(2)", "need continuous actions"]),
+        ("CartPole-v1", ["action_space Discrete(2)", "sac needs continuous actions"]),
         ("Ant-v4 ", ["cannot be made: Malformed environment ID"]),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -32,6 +32,8 @@ class ActorCritic:
     ----------
     actor, critic
         Layouts; `critic` is a stack of any number of critics.
+    target_critics
+        The target is the minimum of so many of them, drawn anew for each update (REDQ, arXiv 2101.05982); 0: of all.
     """
 
     metric_names: ClassVar[tuple[str, ...]]
@@ -39,6 +41,8 @@ class ActorCritic:
 
     actor: Mlp
     critic: Mlp
+    _: KW_ONLY
+    target_critics: int = 0
 
     @staticmethod
     def networks(config: RunConfig, env_spec: EnvSpec) -> tuple[Mlp, Mlp]:
@@ -59,6 +63,19 @@ class ActorCritic:
     def q_values(self, critic: Tensor, obs: Tensor, action: Tensor, *, first: int | None = None) -> Tensor:
         """Q of every critic, or of the `first` so many alone: [critics, batch]."""
         return self.critic(critic, torch.cat([obs, action], dim=-1), first=first).squeeze(-1)
+
+    def target_q(self, critic: Tensor, obs: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        """Minimum of the target's critics: [batch]. `noise` as `noise_rows` says."""
+        q = self.q_values(critic, obs, action)
+        if self.target_critics:
+            # Independent numbers of one distribution: each subset is as likely as any other to have the largest.
+            drawn = noise[len(obs) :].flatten()[: self.critic.members].topk(self.target_critics).indices
+            q = q[drawn]
+        return q.amin(0)
+
+    def noise_rows(self, batch_size: int, action_dim: int) -> int:
+        """Rows of noise [rows, action_dim] that a target takes: one per action, then those that draw its critics."""
+        return batch_size + (-(-(self.critic.members or 1) // action_dim) if self.target_critics else 0)
 
     def outcome(
         self, state: Any, metrics: Mapping[str, Tensor], checks: Mapping[str, Tensor], td_errors: Tensor | None

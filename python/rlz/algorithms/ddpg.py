@@ -32,4 +32,5 @@ class Ddpg(Td3):
     @staticmethod
     def from_config(config: RunConfig, env_spec: EnvSpec) -> Ddpg:
         """DDPG with the networks and constants of a run."""
-        return Ddpg(*ActorCritic.networks(config, env_spec), tau=config.tau)
+        networks = ActorCritic.networks(config, env_spec)
+        return Ddpg(*networks, tau=config.tau, target_critics=config.target_critics or 0)

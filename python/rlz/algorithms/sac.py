@@ -49,7 +49,7 @@ class Sac(ActorCritic):
     Attributes
     ----------
     actor, critic
-        Layouts; `critic` is a stack of any number of critics, their minimum is used.
+        Layouts; `critic` is a stack of any number of critics, their minimum is used (see `target_critics`).
     target_entropy
         Entropy that the temperature is steered to (nats); -dim(A) in the paper.
     ent_coef
@@ -87,8 +87,8 @@ class Sac(ActorCritic):
 
     def td_target(self, actor: Tensor, target_critic: Tensor, alpha: Tensor, batch: Batch, noise: Tensor) -> Tensor:
         """Soft Bellman target r + discount * (min Q'(s', a') - alpha * log pi(a'|s')) (equations 2, 3): [batch]."""
-        next_action, next_log_prob = self.policy(actor, batch.next_obs, noise)
-        next_q = self.q_values(target_critic, batch.next_obs, next_action).amin(0)
+        next_action, next_log_prob = self.policy(actor, batch.next_obs, noise[: len(batch.next_obs)])
+        next_q = self.target_q(target_critic, batch.next_obs, next_action, noise)
         return batch.reward + batch.discount * (next_q - alpha * next_log_prob)
 
     def critic_loss(self, critic: Tensor, td_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -99,9 +99,13 @@ class Sac(ActorCritic):
     def actor_loss(
         self, actor: Tensor, critic: Tensor, alpha: Tensor, obs: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Alpha * log pi(a|s) - min Q(s, a) for reparameterised a (equation 7). Also gives log_prob [batch]."""
-        action, log_prob = self.policy(actor, obs, noise)
-        q = self.q_values(critic, obs, action).amin(0)
+        """Alpha * log pi(a|s) - min Q(s, a) for reparameterised a (equation 7). Also gives log_prob [batch].
+
+        With `target_critics` the mean of all Q instead of their minimum, as in REDQ (algorithm 1).
+        """
+        action, log_prob = self.policy(actor, obs, noise[: len(obs)])
+        q = self.q_values(critic, obs, action)
+        q = q.mean(0) if self.target_critics else q.amin(0)
         return (alpha * log_prob - q).mean(), log_prob
 
     def ent_coef_loss(self, log_alpha: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,7 +125,7 @@ class Sac(ActorCritic):
         )
 
     def update(self, state: SacState, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
-        """Critics and target networks, then actor and temperature, once. `noise` is [2, batch, action_dim]."""
+        """Critics and target networks, then actor and temperature, once. `noise` is as `noise_shape` says."""
         s = new = state
         alpha = s.log_alpha.exp() if self.learn_ent_coef else torch.full_like(s.log_alpha, self.ent_coef)
         metrics: dict[str, Tensor] = {}
@@ -168,6 +172,7 @@ class Sac(ActorCritic):
             ent_coef=ent_coef,
             learn_ent_coef=learn,
             tau=config.tau,
+            target_critics=config.target_critics or 0,
         )
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> SacState:
@@ -191,7 +196,8 @@ class Sac(ActorCritic):
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:
         """Noise of the target's actions, then of the actor's."""
-        return (2, batch_size, self.actor.outputs // 2)
+        action_dim = self.actor.outputs // 2
+        return (2, self.noise_rows(batch_size, action_dim), action_dim)
 
 
 def parse_ent_coef(value: str | float) -> tuple[float, bool]:

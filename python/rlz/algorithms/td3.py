@@ -44,7 +44,7 @@ class Td3(ActorCritic):
     Attributes
     ----------
     actor, critic
-        Layouts; `critic` is a stack of any number of critics, the target is their minimum.
+        Layouts; `critic` is a stack of any number of critics, the target is their minimum (see `target_critics`).
     policy_delay
         Updates of the critics for each update of the actor and of the target networks.
     target_policy_noise, target_noise_clip
@@ -73,9 +73,10 @@ class Td3(ActorCritic):
 
     def td_target(self, target_actor: Tensor, target_critic: Tensor, batch: Batch, noise: Tensor) -> Tensor:
         """Clipped double Q target r + discount * min Q'(s', a'), with a' smoothed by clipped noise: [batch]."""
-        smoothing = (self.target_policy_noise * noise).clamp(-self.target_noise_clip, self.target_noise_clip)
+        size = self.target_noise_clip
+        smoothing = (self.target_policy_noise * noise[: len(batch.next_obs)]).clamp(-size, size)
         next_action = (self.policy(target_actor, batch.next_obs) + smoothing).clamp(-1.0, 1.0)
-        next_q = self.q_values(target_critic, batch.next_obs, next_action).amin(0)
+        next_q = self.target_q(target_critic, batch.next_obs, next_action, noise)
         return batch.reward + batch.discount * next_q
 
     def critic_loss(self, critic: Tensor, td_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -107,7 +108,7 @@ class Td3(ActorCritic):
         )
 
     def update(self, state: Td3State, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
-        """Critics; with `kind` WHOLE then also actor and target networks. `noise` is [batch, action_dim]."""
+        """Critics; with `kind` WHOLE then also actor and target networks. `noise` is as `noise_shape` says."""
         s = new = state
         metrics: dict[str, Tensor] = {}
         checks: dict[str, Tensor] = {}  # a sum of squares overflows exactly where Adam's second moment would
@@ -147,6 +148,7 @@ class Td3(ActorCritic):
             target_policy_noise=config.target_policy_noise,
             target_noise_clip=config.target_noise_clip,
             tau=config.tau,
+            target_critics=config.target_critics or 0,
         )
 
     def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Td3State:
@@ -167,4 +169,4 @@ class Td3(ActorCritic):
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:
         """Noise of the target's actions."""
-        return (batch_size, self.actor.outputs)
+        return (self.noise_rows(batch_size, self.actor.outputs), self.actor.outputs)

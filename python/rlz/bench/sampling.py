@@ -165,11 +165,12 @@ class ActionReader:
     """Reads a lane's rows in order and gives their actions in the environment's units."""
 
     def __init__(self, streams: Any, env_spec: Any) -> None:
-        from rlz.envs import ActionMap
+        from rlz.envs import actions_of
 
         self._replay = streams.replay
-        self._to_env = ActionMap.of(env_spec).to_env
+        self._to_env = actions_of(env_spec).to_env
         self._ticket = 1
+        self._action_dtype = env_spec.row_action_dtype.name
         self._obs_dtype = env_spec.obs_dtype
         self._offsets = {name: (offset, shape) for name, _, shape, offset in streams.replay.fields}
 
@@ -183,7 +184,7 @@ class ActionReader:
         if copied != count:
             raise RuntimeError(f"{copied} of {count} rows could be read back")
         self._ticket += count
-        actions = self._column(rows, "action", "float32")
+        actions = self._column(rows, "action", self._action_dtype)
         return [self._to_env(action) for action in actions], self._column(rows[-1:], "next_obs", self._obs_dtype)[0]
 
     def _column(self, rows: Any, name: str, dtype: str) -> Any:

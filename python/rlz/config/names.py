@@ -57,6 +57,7 @@ _FOREIGN: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("activation_fn", "nonlinearity", "act", "fcnet_activation"), ("activation", "")),
     **dict.fromkeys(("use_layer_norm", "layernorm", "critic_layer_norm"), ("layer_norm", "")),
     **dict.fromkeys(("num_critics", "n_qs", "num_qs", "critics", "ensemble_size", "num_q_nets"), ("n_critics", "")),
+    **dict.fromkeys(("num_min_qs", "num_min", "n_min_critics", "in_target_minimization"), ("target_critics", "")),
     **dict.fromkeys(
         ("gradient_steps", "train_freq", "train_frequency"),
         ("replay_ratio", "updates per env step, SB3's gradient_steps / (train_freq x n_envs)"),

@@ -266,7 +266,22 @@ class RunConfig(BaseModel):
     )
     layer_norm: bool = option(False, panel=Panel.NETWORK, help="Layer normalisation before each activation.")
     n_critics: Integer = option(
-        2, panel=Panel.NETWORK, help="Critics; the target is their minimum.", metavar="INT", ge=1, le=64
+        2,
+        panel=Panel.NETWORK,
+        help="Critics; the target is the minimum of all, or of --target-critics.",
+        metavar="INT",
+        ge=1,
+        le=64,
+    )
+    target_critics: Integer | None = option(
+        None,
+        panel=Panel.NETWORK,
+        help="Critics that are drawn anew for the target of each update, which is their minimum; SAC's actor then "
+        "follows the mean of all (REDQ: 2 of 10 critics, at a high replay ratio).",
+        metavar="INT",
+        shown="all",
+        ge=1,
+        le=64,
     )
 
     mode: Literal["async", "serial"] = option(
@@ -464,6 +479,11 @@ class RunConfig(BaseModel):
                 f"--max-staleness {self.max_staleness} is less than --exchange-every {self.exchange_every} allows: "
                 f"just before an exchange the actor is {self.exchange_every - 1} updates behind. Use "
                 f"{self.exchange_every - 1} or more."
+            )
+        if self.target_critics is not None and self.target_critics > self.n_critics:
+            raise ValueError(
+                f"--target-critics {self.target_critics} of --n-critics {self.n_critics}: there are not so many. Use "
+                f"{self.n_critics} or fewer, or more critics."
             )
         pending = self.num_envs * (self.n_step_return - 1)
         if pending and self.learning_starts <= pending:

@@ -3,8 +3,8 @@
 Gymnasium is imported by the functions that need it, not by this package: a learner reads an `EnvSpec` without it.
 """
 
-from rlz.envs.actions import ActionMap
+from rlz.envs.actions import ActionMap, actions_of
 from rlz.envs.factory import inspect_env, make, make_env
 from rlz.envs.spaces import EnvSpec
 
-__all__ = ["ActionMap", "EnvSpec", "inspect_env", "make", "make_env"]
+__all__ = ["ActionMap", "EnvSpec", "actions_of", "inspect_env", "make", "make_env"]

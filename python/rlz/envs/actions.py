@@ -1,12 +1,30 @@
-"""The affine map between rlz's actions, in [-1, 1], and the bounds of an environment. It is applied nowhere else."""
+"""The maps between rlz's actions and an environment's: [-1, 1] to bounds, indices to choices. Applied nowhere else."""
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
+
+
+class Actions(Protocol):
+    """Between actions as rlz holds them (`EnvSpec.action_field`) and as an environment takes them."""
+
+    def to_env(self, action: NDArray[Any]) -> Any:
+        """One action [dim] for the environment: of its shape and dtype, never an array that somebody else holds."""
+
+    def from_env(self, action: ArrayLike) -> NDArray[Any]:
+        """Inverse of `to_env`: [dim]."""
+
+    def uniform(self, random: np.random.Generator, actions: NDArray[Any]) -> None:
+        """Fill actions [m, dim] with uniform random ones."""
+
+
+def actions_of(spec: "EnvSpec") -> Actions:
+    """Return the map of an environment's action space."""
+    return ChoiceMap.of(spec) if spec.discrete else ActionMap.of(spec)
 
 
 class ActionMap:
@@ -83,3 +101,45 @@ class ActionMap:
         half = self._half_high - self._half_low
         centred = (value - (self._half_low + self._half_high)) / np.where(half > 0.0, half, 1.0)
         return np.where(half > 0.0, np.clip(centred, -1.0, 1.0), 0.0).astype(np.float32)
+
+    def uniform(self, random: np.random.Generator, actions: NDArray[np.float32]) -> None:
+        """Fill actions [m, dim] with numbers from [-1, 1)."""
+        actions[:] = random.uniform(-1.0, 1.0, actions.shape)
+
+
+class ChoiceMap:
+    """Map indices 0, 1, ... to the choices of Discrete (a scalar), MultiDiscrete and MultiBinary actions, and back.
+
+    Parameters
+    ----------
+    first, last
+        The first and the last choice of each component, flat.
+    shape, dtype
+        Of an environment's action; shape () is a scalar.
+    """
+
+    def __init__(self, first: ArrayLike, last: ArrayLike, *, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self._first = np.asarray(first, np.int64).reshape(-1)
+        self._count = np.asarray(last, np.int64).reshape(-1) - self._first + 1
+        self._shape, self._dtype = tuple(shape), np.dtype(dtype)
+        self._only = int(self._first[0])  # of a scalar: Python's numbers are faster than numpy's for one
+
+    @classmethod
+    def of(cls, spec: "EnvSpec") -> Self:
+        """Return the map of an environment's action space."""
+        return cls(spec.action_low, spec.action_high, shape=spec.action_shape, dtype=spec.action_dtype)
+
+    def to_env(self, action: NDArray[np.int64]) -> Any:
+        """One action [dim], each index below its choices, for the environment; a Discrete one is a numpy integer."""
+        if not self._shape:
+            return self._dtype.type(self._only + int(action[0]))
+        return (action + self._first).astype(self._dtype).reshape(self._shape)
+
+    def from_env(self, action: ArrayLike) -> NDArray[np.int64]:
+        """Inverse of `to_env`: the index of each choice, int64 [dim]."""
+        indices: NDArray[np.int64] = np.asarray(action, np.int64).reshape(-1) - self._first
+        return indices
+
+    def uniform(self, random: np.random.Generator, actions: NDArray[np.int64]) -> None:
+        """Fill actions [m, dim] with indices, each as likely as any other."""
+        actions[:] = random.integers(self._count, size=actions.shape)

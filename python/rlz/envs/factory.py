@@ -48,15 +48,19 @@ def make(config: "RunConfig", *, on_note: OnNote | None = None, **kwargs: Any) -
 def make_env(description: Mapping[str, Any], **kwargs: Any) -> "gymnasium.Env[Any, Any]":
     """Make an environment from its description in a `policy.json`; `kwargs` as in `make`."""
     extra = {"max_episode_steps": description.get("max_episode_steps"), **kwargs}
-    return _make(description["id"], decode(description["kwargs"]), extra, description["wrapper"], _drop)
+    env = _make(description["id"], decode(description["kwargs"]), extra, description["wrapper"], _drop)
+    _refuse_running_state(env, description["id"])
+    return env
 
 
 def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpec:
-    """Make the environment once, check its spaces, close it.
+    """Make the environment once, check its spaces and wrappers, close it.
 
-    Notes go to standard error unless `on_note` is given. EnvError as `make`, or naming the space that is not supported.
+    Notes go to standard error unless `on_note` is given. EnvError as `make`, or naming what is not
+    supported: a space, or a wrapper with a running state.
     """
     env = make(config, on_note=on_note or _print)
+    _refuse_running_state(env, config.env)
     try:
         return EnvSpec.of(config.env, env, config.obs_dtype)
     except AttributeError as error:
@@ -64,6 +68,17 @@ def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpe
     finally:
         with suppress(Exception, SystemExit):  # closing changes no result
             env.close()
+
+
+def _refuse_running_state(env: "gymnasium.Env[Any, Any]", env_id: str) -> None:
+    from rlz.envs.running_state import refuse_running_state
+
+    try:
+        refuse_running_state(env, env_id)
+    except EnvError:
+        with suppress(Exception, SystemExit):
+            env.close()
+        raise
 
 
 def _drop(note: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlz.errors import EnvError
 
@@ -42,9 +43,9 @@ class EnvSpec:
     obs_shape, obs_dtype
         Shape of an observation, and numpy name of the dtype that it is stored with.
     action_shape, action_dtype
-        Shape and numpy dtype name of an action as the environment takes it.
+        Shape and numpy dtype name of an action as the environment takes it. An integer dtype means discrete actions.
     action_low, action_high
-        Bounds, flattened in C order, finite.
+        Bounds, flattened in C order, finite. Of discrete actions the first and the last choice.
     max_episode_steps
         Limit after which an episode is truncated, None where the environment states none.
     """
@@ -74,23 +75,8 @@ class EnvSpec:
         EnvError
             A space is not supported; the message names it and says what is.
         """
-        observation = _box(
-            env_id, "observation_space", env.observation_space, "A flattening wrapper (--wrapper) may make a Box of it."
-        )
-        action = _box(env_id, "action_space", env.action_space, "The algorithms of rlz need continuous actions.")
-        if np.dtype(action.dtype).kind != "f":
-            raise EnvError(
-                f"{env_id} has the action_space {action} of {action.dtype}; rlz supports Box actions of float16, "
-                "float32 or float64."
-            )
-        low, high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
-        bad = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)).reshape(-1))
-        if bad.size:
-            raise EnvError(
-                f"{env_id} has the action_space {action}: component {bad[0]} goes from {low.reshape(-1)[bad[0]]} to "
-                f"{high.reshape(-1)[bad[0]]}. Finite bounds are needed; a wrapper of your own (--wrapper) can "
-                "give some."
-            )
+        observation = _observation(env_id, env.observation_space)
+        low, high, dtype = _bounds(env_id, env.action_space)
         stored = np.dtype(observation.dtype)
         if stored.kind == "f" and stored.itemsize > 4 and obs_dtype != "native":
             stored = np.dtype(np.float32)
@@ -101,8 +87,8 @@ class EnvSpec:
             env_id=env_id,
             obs_shape=tuple(int(size) for size in observation.shape or ()),
             obs_dtype=stored.name,
-            action_shape=tuple(int(size) for size in action.shape or ()),
-            action_dtype=np.dtype(action.dtype).name,
+            action_shape=tuple(int(size) for size in low.shape),
+            action_dtype=dtype.name,
             action_low=tuple(low.reshape(-1).tolist()),
             action_high=tuple(high.reshape(-1).tolist()),
             max_episode_steps=None if limit is None else int(limit),
@@ -118,12 +104,44 @@ class EnvSpec:
         """Numbers in an action."""
         return math.prod(self.action_shape)
 
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are choices: Discrete, MultiDiscrete or MultiBinary."""
+        return np.dtype(self.action_dtype).kind != "f"
+
+    @property
+    def action_choices(self) -> tuple[int, ...]:
+        """Choices of each component of a discrete action; empty for Box actions."""
+        if not self.discrete:
+            return ()
+        return tuple(int(last - first) + 1 for first, last in zip(self.action_low, self.action_high, strict=True))
+
+    @property
+    def action_field(self) -> Field:
+        """An action as rlz holds it, always flat: float32 in [-1, 1], or the index of each choice, from 0, as int64."""
+        return ("action", "i64" if self.discrete else "f32", (self.action_dim,))
+
+    def require_box_actions(self, who: str) -> None:
+        """Raise EnvError unless actions are a Box. `who`: the algorithm that needs that, for the message."""
+        if self.discrete:
+            choices = ", ".join(map(str, self.action_choices))
+            space = f"MultiDiscrete([{choices}])" if self.action_shape else f"Discrete({choices})"
+            raise EnvError(
+                f"{self.env_id} has the action_space {space}; {who} needs continuous actions (a Box). An algorithm for "
+                "choices fits, or a wrapper of your own (--wrapper) that states a Box and chooses by it."
+            )
+
+    @property
+    def row_action_dtype(self) -> "np.dtype[Any]":
+        """The numpy dtype of `action_field`."""
+        return np.dtype(np.int64 if self.discrete else np.float32)
+
     def fields(self) -> list[Field]:
-        """Fields of a replay row: obs, action (flat, float32, in [-1, 1]), next_obs, reward, discount."""
+        """Fields of a replay row: obs, action (see `action_field`), next_obs, reward, discount."""
         obs = _NATIVE[self.obs_dtype]
         return [
             ("obs", obs, self.obs_shape),
-            ("action", "f32", (self.action_dim,)),
+            self.action_field,
             ("next_obs", obs, self.obs_shape),
             ("reward", "f32", ()),
             ("discount", "f32", ()),
@@ -141,11 +159,54 @@ class EnvSpec:
         return cls(**plain)
 
 
-def _box(env_id: str, which: str, space: object, advice: str) -> "gymnasium.spaces.Box":
-    from gymnasium.spaces import Box
+def _observation(env_id: str, space: object) -> "gymnasium.spaces.Box":
+    from gymnasium import spaces
 
-    if not isinstance(space, Box):
-        raise EnvError(f"{env_id} has the {which} {space}; rlz supports Box. {advice}")
+    if not isinstance(space, spaces.Box):
+        vectors = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
+        advice = (
+            "--wrapper gymnasium.wrappers:FlattenObservation makes one vector of it (of a choice: one-hot)."
+            if isinstance(space, vectors)
+            else "A wrapper of your own (--wrapper) can make a Box of it."
+        )
+        raise EnvError(f"{env_id} has the observation_space {space}; rlz supports Box. {advice}")
     if math.prod(space.shape) == 0:
-        raise EnvError(f"{env_id} has the {which} {space}, which holds no number.")
+        raise EnvError(f"{env_id} has the observation_space {space}, which holds no number.")
     return space
+
+
+def _bounds(env_id: str, space: object) -> tuple[NDArray[Any], NDArray[Any], "np.dtype[Any]"]:
+    """First and last value of each component of an action, in the action's shape, and the dtype of an action."""
+    from gymnasium import spaces
+
+    has = f"{env_id} has the action_space {space}"
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        if isinstance(space, spaces.MultiBinary):
+            first, count = np.zeros(space.shape, np.int64), np.full(space.shape, 2, np.int64)
+        else:
+            first = np.asarray(space.start, np.int64)
+            count = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec, np.int64)
+        if count.size == 0:
+            raise EnvError(f"{has}, which holds no number.")
+        return first, first + count - 1, np.dtype(space.dtype)
+    if not isinstance(space, spaces.Box):
+        raise EnvError(
+            f"{has}; rlz supports Box, Discrete, MultiDiscrete and MultiBinary. A wrapper of your own (--wrapper) "
+            "whose action() takes one of these and makes the environment's action of it helps."
+        )
+    if math.prod(space.shape) == 0:
+        raise EnvError(f"{has}, which holds no number.")
+    dtype = np.dtype(space.dtype)
+    if dtype.kind != "f":
+        raise EnvError(
+            f"{has} of {dtype}; rlz supports Box actions of float16, float32 or float64. For choices, a wrapper of "
+            "your own (--wrapper) can state MultiDiscrete."
+        )
+    low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+    bad = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)).reshape(-1))
+    if bad.size:
+        raise EnvError(
+            f"{has}: component {bad[0]} goes from {low.reshape(-1)[bad[0]]} to {high.reshape(-1)[bad[0]]}. Finite "
+            "bounds are needed; a wrapper of your own (--wrapper) can give some."
+        )
+    return low, high, dtype

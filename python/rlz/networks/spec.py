@@ -21,6 +21,7 @@ Parameter = tuple[str, str, tuple[int, ...]]
 
 def actor_spec(config: RunConfig, env_spec: EnvSpec) -> dict[str, Any]:
     """Arguments of `rlz._native.Policy` (all but the seed); JSON can hold them."""
+    env_spec.require_box_actions(config.algo)
     head = ALGORITHMS[config.algo].head
     exploration = {"exploration_noise": config.exploration_noise} if head == DETERMINISTIC else {}
     return {

@@ -18,7 +18,7 @@ from rlz._native import Policy
 from rlz.bench.buffers import appends, filled, rate, uniform
 from rlz.bench.sampling import publish_random_actor, sampler_spec
 from rlz.config import RunConfig
-from rlz.envs import ActionMap
+from rlz.envs import actions_of
 from rlz.networks.spec import actor_spec
 from rlz.planning.bandwidth import memory_copies
 from rlz.transport import Streams
@@ -57,9 +57,9 @@ class Bench:
     def costs(self, num_envs: list[int], seconds: float) -> dict[str, Any]:
         """Microseconds of a step, a reset, and the actor; the environment is bare, its actions are the actor's."""
         policy = self._policy()
-        env, to_env = envs.make(self._config), ActionMap.of(self._env_spec).to_env
+        env, to_env = envs.make(self._config), actions_of(self._env_spec).to_env
         obs = np.zeros((1, self._env_spec.obs_dim), self._env_spec.obs_dtype)
-        action = np.zeros((1, self._env_spec.action_dim), np.float32)
+        action = np.zeros((1, self._env_spec.action_dim), self._env_spec.row_action_dtype)
         steps: list[float] = []
         resets: list[float] = []
         until, ended = time.perf_counter() + seconds, True

@@ -1,6 +1,7 @@
 """One environment as a sampler or an evaluator drives it: conversion, checks, and errors that say where.
 
-Observations are written, flat and in the storage dtype, into arrays of the caller; actions come in [-1, 1].
+Observations are written, flat and in the storage dtype, into arrays of the caller; actions come as rlz holds
+them (`EnvSpec.action_field`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlz.envs.actions import ActionMap
+from rlz.envs.actions import actions_of
 from rlz.errors import EnvError, NonFiniteError
 from rlz.workers.environment_state import capture, restore
 
@@ -57,7 +58,7 @@ class Environment:
         self._usual: np.dtype[Any] | None = None
         # 0 times a finite number is 0, times anything else NaN: one dot product finds every value that is not finite.
         self._zeros = np.zeros(env_spec.obs_dim, env_spec.obs_dtype)
-        self._to_env = ActionMap.of(env_spec).to_env
+        self._to_env = actions_of(env_spec).to_env
         self._steps = 0
 
     @property
@@ -87,12 +88,12 @@ class Environment:
             raise self._returned("reset", result, "(obs, info)")
         self._store("reset", result[0], obs)
 
-    def step(self, action: NDArray[np.float32], next_obs: NDArray[Any]) -> tuple[float, bool, bool]:
+    def step(self, action: NDArray[Any], next_obs: NDArray[Any]) -> tuple[float, bool, bool]:
         """Take one step; the (at an end: true final) observation goes to `next_obs` [obs_dim].
 
         Parameters
         ----------
-        action : [action_dim], each in [-1, 1].
+        action : [action_dim] as rlz holds it (`EnvSpec.action_field`).
         next_obs : [obs_dim], storage dtype; written.
 
         Returns

@@ -92,7 +92,7 @@ def play(
     The evaluation, or None when `go_on` said no.
     """
     obs: NDArray[Any] = np.zeros((1, env_spec.obs_dim), env_spec.obs_dtype)
-    action = np.zeros((1, env_spec.action_dim), np.float32)
+    action: NDArray[Any] = np.zeros((1, env_spec.action_dim), env_spec.row_action_dtype)
     began = time.monotonic()
     returns: list[float] = []
     lengths: list[int] = []

@@ -61,7 +61,7 @@ class Sampler:
         count = len(self._lanes)
         self._tickets = np.full(count, -1, np.int64)
         self._obs = np.zeros((count, env_spec.obs_dim), env_spec.obs_dtype)
-        self._actions = np.zeros((count, env_spec.action_dim), np.float32)
+        self._actions = np.zeros((count, env_spec.action_dim), env_spec.row_action_dtype)
         self._next_obs = np.zeros_like(self._obs)
         # Views of one lane each: flat for environment and policy, in the observation's shape for the buffer.
         self._views = [
@@ -236,7 +236,7 @@ class Sampler:
         return version
 
     def _act_for(self, which: NDArray[np.intp]) -> None:
-        actions = np.empty((len(which), self._actions.shape[1]), np.float32)
+        actions = np.empty((len(which), self._actions.shape[1]), self._actions.dtype)
         self._policy.act(self._obs[which], actions)
         self._actions[which] = actions
 

@@ -17,7 +17,7 @@ use crate::sync::{AtomicU64, MODEL, Ordering, fence, spin_loop};
 pub const SLICE: Duration = Duration::from_millis(100);
 
 /// Looks before the first sleep: a few microseconds, far below the price of a sleep and a wake.
-const SPINS: u32 = if MODEL { 0 } else { 64 };
+pub(crate) const SPINS: u32 = if MODEL { 0 } else { 64 };
 
 /// Sleep of [`poll`] between two looks.
 const POLL: Duration = Duration::from_millis(5);

@@ -112,6 +112,12 @@ impl<'a, W: Load> Counters<'a, W> {
         self.word(lane, DONE).load(Ordering::Acquire)
     }
 
+    /// Number of the last index that the lane got, from 1; 0 before the first. May be one behind while it is handed out.
+    #[must_use]
+    pub fn last(&self, lane: usize) -> u64 {
+        self.word(lane, GRANTED).load(Ordering::Relaxed) >> 1 // an order of lanes, not of memory
+    }
+
     /// Steps completed by all lanes: at least what it was when the call began, at most what it is at its end.
     #[must_use]
     pub fn done(&self) -> u64 {

@@ -1,10 +1,11 @@
 //! Replay-ratio limiter: counts env steps and updates, holds their ratio, hands out the index of every env step.
 //!
 //! [`rule`] says who may go on, in whole numbers; [`counters`] keeps step indices on shared words so that none is lost when a
-//! process is killed; [`Limiter`] puts both into a segment and waits.
+//! process is killed; [`turns`] gives samplers that wait their turns; [`Limiter`] puts them into a segment.
 
 pub mod counters;
 pub mod rule;
+pub mod turns;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::wait::{Between, EventCount};
 
 use counters::{Claim, Counters};
 use rule::Rule;
+use turns::Turns;
 
 const NAME: &str = "limiter";
 
@@ -57,7 +59,7 @@ const WANTED: usize = 2 * LINE;
 /// Who may ask for updates: a [`Holder`]. Beside what is written with it.
 const PLACE: usize = WANTED + 1;
 const SAMPLERS: usize = 3 * LINE;
-const LEARNER: usize = SAMPLERS + EventCount::WORDS;
+const LEARNER: usize = SAMPLERS + Turns::WORDS.next_multiple_of(LINE);
 const COUNTERS: usize = LEARNER + EventCount::WORDS;
 
 /// A limiter in shared memory. Cheap to clone; clones share the learner's open updates.
@@ -134,7 +136,14 @@ impl Limiter {
         let segment = Segment::attach(fd, Access::of(fd)?)?;
         let header = Header::read(&segment, Stream::Limiter)?;
         let bad = |reason: String| Error::BadSegment { stream: NAME, reason };
-        let [lanes, rule @ .., first_step, _] = &header.params[..] else { unreachable!("checked by Header::read") };
+        let [lanes, rule @ .., first_step, first_update] = &header.params[..] else {
+            unreachable!("checked by Header::read")
+        };
+        for (name, count) in [("first env step", first_step), ("first update", first_update)] {
+            if *count > rule::MAX_COUNT {
+                return Err(bad(format!("{name} {count}, expected at most {}", rule::MAX_COUNT)));
+            }
+        }
         let rule = rule.try_into().expect("eight parameters");
         let rule = Rule::from_words(rule).map_err(|e| bad(e.to_string()))?;
         let lanes = usize::try_from(*lanes).ok().filter(|lanes| (1..=MAX_LANES).contains(lanes));
@@ -195,8 +204,8 @@ impl Limiter {
         Counters::new(self.read_words(COUNTERS, Counters::words(self.inner.lanes)))
     }
 
-    fn samplers(&self) -> EventCount<'_> {
-        EventCount::new(self.words(SAMPLERS, EventCount::WORDS))
+    fn samplers(&self) -> Turns<'_> {
+        Turns::new(self.words(SAMPLERS, Turns::WORDS))
     }
 
     fn learner(&self) -> EventCount<'_> {
@@ -272,7 +281,7 @@ impl Limiter {
         }
         // Relaxed: nothing else is told by it, and whoever waits looks again after the wake.
         self.word(ACTIVE).store(count as u64, Ordering::Relaxed);
-        self.samplers().notify();
+        self.call_all();
         Ok(())
     }
 
@@ -280,7 +289,7 @@ impl Limiter {
         self.read_words(ACTIVE, 1)[0].load(Ordering::Relaxed)
     }
 
-    /// Waits that a slice's end helped on (see [`EventCount::missed_wakeups`]).
+    /// Waits that a slice's end helped on (see [`EventCount::missed_wakeups`], [`Turns::missed_wakeups`]).
     pub fn missed_wakeups(&self) -> Result<u64> {
         self.enter()?;
         Ok(self.samplers().missed_wakeups() + self.learner().missed_wakeups())
@@ -291,6 +300,9 @@ impl Limiter {
     /// `tickets[i]` = index for `lanes[i]`, or -1. The result is how many were granted; 0 when the caller gets no more:
     /// all indices are out, or the state is not running. A lane with an open index gets that one again, active or not. Only the
     /// owner of a lane may ask for it.
+    ///
+    /// Where there are fewer indices than lanes that want one, the lanes that got none for longest come first: among those
+    /// asked for here, and among those of all workers that wait.
     pub fn acquire_steps(
         &self,
         lanes: &[usize],
@@ -308,7 +320,8 @@ impl Limiter {
             self.check_lane(*lane)?;
         }
         let counters = self.counters();
-        let granted = self.samplers().wait(worker, timeout, between, || {
+        let mut looked = false;
+        let ready = |ahead| {
             match self.state()? {
                 State::Running => {}
                 State::Closed => return Err(Error::Closed { stream: NAME }),
@@ -317,31 +330,88 @@ impl Limiter {
                     return Ok(Some(0));
                 }
             }
-            let (mut granted, mut over) = (0, false);
-            for (lane, ticket) in lanes.iter().zip(tickets.iter_mut()) {
-                // Updates only grow, so an old value is on the safe side. Read anew for every lane.
-                let active = (*lane as u64) < self.active();
-                let may = |index| active && self.inner.rule.may_step(index, self.updates_now());
-                let claim = counters.claim(*lane, may);
-                *ticket = match claim {
-                    Claim::Index(index) => {
-                        granted += 1;
-                        index.cast_signed()
-                    }
-                    Claim::Refused { index } => {
-                        over |= index >= self.inner.rule.total_timesteps();
-                        -1
-                    }
-                };
+            let index = counters.granted();
+            let room = self.inner.rule.steps_allowed(index + ahead, self.updates_now());
+            // No lane had an open index at the first look, and only its owner opens one.
+            if looked && room == 0 && index < self.inner.rule.total_timesteps() {
+                return Ok(None);
             }
+            looked = true;
+            let (granted, over) = self.claim(lanes, tickets, ahead, room);
             Ok((granted > 0 || over).then_some(granted))
-        })?;
+        };
+        let place = || self.place(lanes);
+        let granted = self.samplers().wait(worker, timeout, between, place, ready, || self.call_samplers())?;
         if counters.granted() >= self.inner.rule.total_timesteps() {
             // Whoever waits for the ratio must see that nothing is left. Repeated by every later call: if this process
-            // is killed here, the next one wakes them (and slices do).
-            self.samplers().notify();
+            // is killed here, the next one calls them (and slices do).
+            self.call_all();
         }
         granted.ok_or_else(|| timed_out("leave for an env step", timeout))
+    }
+
+    /// Give indices to lanes, as long as the rule allows one `ahead` of the next; `room` is how many that is, by a look.
+    /// How many were granted, and whether all indices are out.
+    fn claim(&self, lanes: &[usize], tickets: &mut [i64], ahead: u64, room: u64) -> (usize, bool) {
+        let counters = self.counters();
+        // Too little room for all: the lanes that got their last index longest ago, in the order of the list.
+        let due = |position: usize, lane: usize| counters.last(lane) << 16 | position as u64;
+        let until = match usize::try_from(room) {
+            Ok(room) if room < lanes.len() => {
+                let active = |lane: usize| (lane as u64) < self.active();
+                let list = lanes.iter().enumerate().filter(|(_, lane)| active(**lane));
+                let mut order: Vec<_> = list.map(|(position, lane)| due(position, *lane)).collect();
+                if room < order.len() { *order.select_nth_unstable(room).1 } else { u64::MAX }
+            }
+            _ => u64::MAX,
+        };
+        let (mut granted, mut over) = (0, false);
+        for (position, (lane, ticket)) in lanes.iter().zip(tickets.iter_mut()).enumerate() {
+            // Updates only grow, so an old value is on the safe side. Read anew for every lane.
+            let chosen = (*lane as u64) < self.active() && (until == u64::MAX || due(position, *lane) < until);
+            let may = |index| chosen && self.inner.rule.may_step(index + ahead, self.updates_now());
+            let claim = counters.claim(*lane, may);
+            *ticket = match claim {
+                Claim::Index(index) => {
+                    granted += 1;
+                    index.cast_signed()
+                }
+                Claim::Refused { index } => {
+                    over |= index >= self.inner.rule.total_timesteps();
+                    -1
+                }
+            };
+        }
+        (granted, over)
+    }
+
+    /// Place of who waits for some lanes.
+    fn place(&self, lanes: &[usize]) -> u64 {
+        let (active, counters) = (self.active(), self.counters());
+        let active = lanes.iter().filter(|lane| (**lane as u64) < active);
+        let (count, last) =
+            active.fold((0, u64::MAX), |(count, last), lane| (count + 1, last.min(counters.last(*lane))));
+        if count == 0 { 0 } else { turns::place(last, count) }
+    }
+
+    /// Call the samplers that may go on now, in order.
+    fn call_samplers(&self) {
+        let (turns, rule) = (self.samplers(), &self.inner.rule);
+        if turns.anyone() {
+            let index = self.counters().granted();
+            if index >= rule.total_timesteps() {
+                turns.call_all();
+            } else {
+                turns.call(|ahead| rule.may_step(index + ahead, self.updates_now()));
+            }
+        }
+    }
+
+    fn call_all(&self) {
+        let turns = self.samplers();
+        if turns.anyone() {
+            turns.call_all();
+        }
     }
 
     /// Count the env step whose transition is in the replay buffer.
@@ -426,11 +496,7 @@ impl Limiter {
         self.word(UPDATES).fetch_add(count, Ordering::Release);
         kill_point("limiter: updates counted");
         self.inner.open_updates.fetch_sub(count, Ordering::Relaxed);
-        self.samplers().notify_if(|| {
-            let index = self.counters().granted();
-            let rule = &self.inner.rule;
-            index >= rule.total_timesteps() || rule.holds_ratio() && rule.may_step(index, self.updates_now())
-        });
+        self.call_samplers();
         Ok(())
     }
 
@@ -469,7 +535,7 @@ impl Limiter {
         self.enter()?;
         // Release, pairs with the Acquire in `state`.
         self.word(STATE).fetch_max(state as u64, Ordering::Release);
-        self.samplers().notify();
+        self.call_all();
         self.learner().notify();
         Ok(())
     }

@@ -125,6 +125,15 @@ impl Rule {
         index < self.total && line - i128::from(updates) * i128::from(denominator) <= i128::from(self.slack)
     }
 
+    /// How many indices from `index` on may be granted with `updates` completed: [`Rule::may_step`] holds for them.
+    #[must_use]
+    pub fn steps_allowed(&self, index: u64, updates: u64) -> u64 {
+        let Some((numerator, denominator)) = self.ratio else { return self.total.saturating_sub(index) };
+        let ahead = (u128::from(self.slack) + u128::from(updates) * u128::from(denominator)) / u128::from(numerator);
+        let end = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_add(self.learning_starts).min(self.total);
+        end.saturating_sub(index)
+    }
+
     /// How many more updates may be granted, with `updates` granted and `steps` completed.
     #[must_use]
     pub fn updates_allowed(&self, updates: u64, steps: u64) -> u64 {
@@ -209,6 +218,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn allowed_steps_are_those_that_may_be_granted(
+            total in 0u64..60, learning_starts in 0u64..70, ratio in prop::option::of((1u64..9, 1u64..9)),
+            extra in 0.0f64..9.0, updates in 0u64..200, index in 0u64..70,
+        ) {
+            let slack = ratio.map_or(1.0, |(numerator, denominator)| f64::max(1.0, numerator as f64 / denominator as f64));
+            let rule = Rule::new(total, learning_starts, ratio, slack + extra).unwrap();
+            let allowed = (index..200).take_while(|index| rule.may_step(*index, updates)).count();
+            prop_assert_eq!(rule.steps_allowed(index, updates), allowed as u64);
+        }
+
         #[test]
         fn needed_steps_are_the_fewest(
             total in 0u64..60, learning_starts in 0u64..70, ratio in prop::option::of((1u64..9, 1u64..9)),

@@ -1,7 +1,7 @@
 //! Stand-in for the futex under a model checker.
 //!
 //! Sleeps have no end of their own here: a thread whose wake gets lost yields for ever, which the checker reports as too
-//! long a run. One count for all words, so sleepers may wake without a reason, as with the real one.
+//! long a run. A sleeper wakes when somebody was woken and its own word has changed: what sleeps on another word sleeps on.
 
 use std::time::Duration;
 
@@ -20,15 +20,17 @@ lazy_static! {
 /// Sleep while the low 32 bits of `word` equal `expected`.
 #[allow(clippy::cast_possible_truncation)] // compares the low half
 pub fn wait(word: &AtomicU64, expected: u32, _timeout: Duration) {
-    let wakes = WAKES.load(Ordering::Acquire);
-    if word.load(Ordering::Relaxed) as u32 == expected {
-        while WAKES.load(Ordering::Acquire) == wakes {
+    let mut wakes = WAKES.load(Ordering::Acquire);
+    while word.load(Ordering::Relaxed) as u32 == expected {
+        let seen = wakes;
+        while wakes == seen {
             yield_now();
+            wakes = WAKES.load(Ordering::Acquire);
         }
     }
 }
 
-/// Wake everyone who sleeps.
+/// Wake who sleeps on `word`, which the caller has changed.
 pub fn wake_all(_word: &AtomicU64) {
     WAKES.fetch_add(1, Ordering::AcqRel);
 }

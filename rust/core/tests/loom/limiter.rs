@@ -269,12 +269,12 @@ fn end(state: State, learner: bool, point: u32) -> bool {
 
 #[test]
 fn a_sampler_killed_at_every_point() {
-    assert_eq!(check_kills(1, sampler_dies), 23);
+    assert_eq!(check_kills(1, sampler_dies), 24);
 }
 
 #[test]
 fn a_learner_killed_at_every_point() {
-    assert_eq!(check_kills(1, learner_dies), 6);
+    assert_eq!(check_kills(1, learner_dies), 8);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn samplers_and_learners_killed_under_more_schedules() {
 
 #[test]
 fn one_of_two_samplers_killed_at_every_point() {
-    assert_eq!(check_kills(0, |point| two_samplers(TOTAL, point)), 23);
+    assert_eq!(check_kills(0, |point| two_samplers(TOTAL, point)), 16);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn one_of_two_samplers_killed_with_the_only_step() {
 
 #[test]
 fn whoever_waits_is_told_of_the_end() {
-    assert_eq!(check_kills(2, |point| end(State::Stopping, false, point)), 2);
+    assert_eq!(check_kills(2, |point| end(State::Stopping, false, point)), 3);
     assert_eq!(check_kills(2, |point| end(State::Stopping, true, point)), 2);
 }
 

@@ -10,3 +10,4 @@ mod parameters;
 mod queue;
 mod ring;
 mod stats;
+mod turns;

@@ -41,14 +41,22 @@ impl Scene for Steps {
                 "limiter: raised",
                 "limiter: completing",
                 "limiter: completed",
-                "event: announced",
                 "event: before the wake",
+                "turns: seated",
+                "turns: left",
+                "turns: before the call",
+                "turns: called, not woken",
             ],
         },
         Role {
             name: "learner",
             seats: 1,
-            points: &["limiter: updates counted", "event: announced", "event: before the wake"],
+            points: &[
+                "limiter: updates counted",
+                "event: announced",
+                "turns: before the call",
+                "turns: called, not woken",
+            ],
         },
     ];
 

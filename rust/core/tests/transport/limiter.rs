@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rlz_core::limiter::rule::Rule;
 use rlz_core::limiter::{Limiter, State};
+use rlz_core::sync::{AtomicU64, Ordering};
 use rlz_core::{Error, Result};
 
 use crate::common::id;
@@ -60,10 +61,14 @@ fn a_small_run_step_by_step() {
     assert_eq!((limiter.env_steps().unwrap(), limiter.granted().unwrap()), (2, 2));
     assert_eq!(updates(&limiter, 5, POLL).unwrap(), 1, "as far ahead as the slack");
     assert!(limiter.complete_updates(2).is_err());
-    assert_eq!(steps(&limiter, &[1, 0], POLL).unwrap(), [2, -1], "ahead by the slack, the update is not completed");
+    assert_eq!(
+        steps(&limiter, &[1, 0], POLL).unwrap(),
+        [-1, 2],
+        "ahead by the slack, the update is not completed; lane 0 has waited longer"
+    );
     limiter.complete_updates(1).unwrap();
-    assert_eq!(steps(&limiter, &[1, 0], POLL).unwrap(), [2, 3]);
-    assert_eq!(steps(&limiter, &[0], POLL).unwrap(), [3]);
+    assert_eq!(steps(&limiter, &[1, 0], POLL).unwrap(), [3, 2]);
+    assert_eq!(steps(&limiter, &[0], POLL).unwrap(), [2]);
     limiter.complete_step(0).unwrap();
     assert_eq!(steps(&limiter, &[0], None).unwrap(), [-1], "all indices are out");
     assert_eq!(updates(&limiter, 5, POLL).unwrap(), 1);
@@ -206,6 +211,123 @@ fn a_resumed_run_goes_on() {
     limiter.complete_step(1).unwrap();
     assert_eq!(limiter.env_steps().unwrap(), 11);
     assert_eq!(limiter.lane_steps().unwrap(), [0, 1]);
+}
+
+/// Steps of lanes that have only a few indices to share, given out to one worker.
+fn share(lanes: &[usize], ratio: (u64, u64), slack: f64, total: u64) -> Limiter {
+    let limiter = limiter(total, 0, Some(ratio), slack, lanes.len());
+    while limiter.env_steps().unwrap() < total {
+        if let Ok(tickets) = steps(&limiter, lanes, POLL) {
+            for (lane, _) in lanes.iter().zip(&tickets).filter(|(_, ticket)| **ticket >= 0) {
+                limiter.complete_step(*lane).unwrap();
+            }
+        }
+        if let Ok(granted) = updates(&limiter, 1, POLL) {
+            limiter.complete_updates(granted).unwrap();
+        }
+    }
+    limiter
+}
+
+#[test]
+fn lanes_of_a_worker_take_turns() {
+    let lanes: Vec<_> = (0..8).collect();
+    for (ratio, slack) in [((1, 1), 1.0), ((1, 1), 2.0), ((4, 1), 4.0), ((1, 2), 1.0), ((1, 1), 7.0)] {
+        let by_lane = share(&lanes, ratio, slack, 2_000).lane_steps().unwrap();
+        let (least, most) = (by_lane.iter().min().unwrap(), by_lane.iter().max().unwrap());
+        assert!(most - least <= 1, "{ratio:?} {slack}: {by_lane:?}");
+    }
+    let limiter = share(&lanes, (1, 1), 1.0, 20);
+    assert_eq!(limiter.lane_steps().unwrap(), [3, 3, 3, 3, 2, 2, 2, 2]);
+}
+
+#[test]
+fn where_there_is_room_for_all_indices_follow_the_list() {
+    let limiter = limiter(100, 0, Some((1, 1)), 4.0, 4);
+    for round in 0..3 {
+        let tickets = steps(&limiter, &[0, 1, 2, 3], POLL).unwrap();
+        assert_eq!(tickets, [0, 1, 2, 3].map(|lane| 4 * round + lane));
+        (0..4).for_each(|lane| limiter.complete_step(lane).unwrap());
+        let granted = updates(&limiter, 4, POLL).unwrap();
+        limiter.complete_updates(granted).unwrap();
+    }
+    // Room for three: those that waited longest, which are again the first of the list.
+    limiter.complete_updates(0).unwrap();
+    assert_eq!(steps(&limiter, &[3, 0], POLL).unwrap(), [12, 13]);
+    [3, 0].into_iter().for_each(|lane| limiter.complete_step(lane).unwrap());
+    assert_eq!(steps(&limiter, &[0, 1, 2, 3], POLL).unwrap(), [-1, 14, 15, -1]);
+}
+
+/// Run `samplers` threads with a lane each beside a learner: how often one was woken, and the steps of each lane.
+fn wakes(samplers: usize, total: u64) -> (u64, Vec<u64>) {
+    let limiter = limiter(total, 0, Some((1, 1)), 1.0, samplers);
+    let wakes = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for lane in 0..samplers {
+            let (limiter, wakes) = (&limiter, &wakes);
+            scope.spawn(move || {
+                let mut woken = || {
+                    wakes.fetch_add(1, Ordering::Relaxed);
+                    true
+                };
+                let me = id(10 + lane as u64);
+                while limiter.acquire_steps(&[lane], &mut [0], me, None, &mut woken).unwrap() > 0 {
+                    limiter.complete_step(lane).unwrap();
+                }
+            });
+        }
+        loop {
+            let granted = updates(&limiter, 1, None).unwrap();
+            if granted == 0 {
+                break;
+            }
+            limiter.complete_updates(granted).unwrap();
+        }
+    });
+    assert_eq!(limiter.missed_wakeups().unwrap(), 0);
+    (wakes.into_inner(), limiter.lane_steps().unwrap())
+}
+
+#[test]
+fn workers_take_turns_and_one_is_woken_for_a_step() {
+    let (wakes, by_lane) = wakes(12, 1_200);
+    assert!(wakes < 3 * 1_200, "{wakes} wakes for 1200 steps");
+    assert!(by_lane.iter().all(|steps| (50..200).contains(steps)), "{by_lane:?}");
+}
+
+#[test]
+fn one_that_is_called_and_does_not_come_holds_the_others_up_for_a_slice_only() {
+    let limiter = limiter(20, 0, Some((1, 1)), 1.0, 2);
+    let (asleep, stopped) = (AtomicU64::new(0), AtomicU64::new(1));
+    std::thread::scope(|scope| {
+        assert_eq!(steps(&limiter, &[1], POLL).unwrap(), [0]);
+        limiter.complete_step(1).unwrap();
+        let first = scope.spawn(|| {
+            let mut stop = || {
+                asleep.store(1, Ordering::Release);
+                while stopped.load(Ordering::Acquire) == 1 {
+                    std::thread::yield_now();
+                }
+                true
+            };
+            limiter.acquire_steps(&[0], &mut [0], id(5), None, &mut stop).unwrap()
+        });
+        while asleep.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now(); // it has waited for a slice, and is stopped in its seat
+        }
+        for index in 1..4 {
+            let granted = updates(&limiter, 1, None).unwrap();
+            limiter.complete_updates(granted).unwrap();
+            let limit = Some(Duration::from_secs(60));
+            assert_eq!(steps(&limiter, &[1], limit).unwrap(), [index], "an index was set aside for a stopped sampler");
+            limiter.complete_step(1).unwrap();
+        }
+        stopped.store(0, Ordering::Release);
+        let granted = updates(&limiter, 1, None).unwrap();
+        limiter.complete_updates(granted).unwrap();
+        assert_eq!(first.join().unwrap(), 1);
+    });
+    assert_eq!(limiter.missed_wakeups().unwrap(), 0);
 }
 
 /// Free lanes and a learner in threads: exact at the end, within the bound in between, no wake missed.

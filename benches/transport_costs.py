@@ -1,0 +1,145 @@
+"""What a call costs at few and at many lanes and slots: `python benches/transport_costs.py [--output FILE]`.
+
+Needs only `rlz.transport`. Medians of 5 rounds; each round measures all sizes. Rows of 64 bytes.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from rlz.transport import Limiter, Replay, TrajectoryQueue
+
+FIELDS = [("x", "f32", (16,))]
+LANES = (16, 1_024, 16_384, 65_535)
+SLOTS = (2, 64, 512, 1_024, 65_536)
+BATCH = 256
+
+
+def each(work: Callable[[], object], items: int, seconds: float = 0.15) -> float:
+    """Microseconds per item of a call that handles `items`."""
+    work()
+    calls, start = 0, time.perf_counter()
+    while calls < 3 or time.perf_counter() - start < seconds:
+        work()
+        calls += 1
+    return (time.perf_counter() - start) / calls / items * 1e6
+
+
+def private_mib() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
+
+
+def replay(lanes: int, rows_each: int = 16) -> tuple[Replay, object, list[np.ndarray], list[int]]:
+    buffer = Replay.create(FIELDS, buffer_size=lanes * rows_each, lanes=lanes, run_id=1)
+    every = list(range(lanes))
+    writer = buffer.writer(every, worker=1)
+    columns = [np.zeros((lanes, 16), np.float32)]
+    return buffer, writer, columns, every
+
+
+def of_lanes(lanes: int) -> dict[str, float]:
+    found = {}
+    buffer, writer, columns, every = replay(lanes)
+    found["append_batch, us a row"] = each(lambda: writer.append_batch(every, columns, version=0), lanes)
+    sampler = buffer.sampler(seed=[1, 2, 3, 4])
+    rows = np.empty((BATCH, buffer.stride), np.uint8)
+    found["sample(256), even lanes, us"] = each(lambda: sampler.sample(rows), 1)
+    prioritized = buffer.prioritized_sampler(seed=[1, 2, 3, 4])
+    weights, ids = np.empty(BATCH, np.float32), np.empty((BATCH, 3), np.uint64)
+    found["prioritised sample(256), us"] = each(lambda: prioritized.sample(rows, weights=weights, ids=ids), 1)
+    for end in (prioritized, sampler, writer, buffer):
+        end.close()
+
+    # One lane has filled its slots, the others have a row each.
+    buffer = Replay.create(FIELDS, buffer_size=lanes * 16, lanes=lanes, run_id=1)
+    writer = buffer.writer(every, worker=1)
+    writer.append_batch(every, columns, version=0)
+    row = (columns[0][0],)
+    for _ in range(16):
+        writer.append(0, row, version=0)
+    sampler = buffer.sampler(seed=[1, 2, 3, 4])
+    many = np.empty((65_536, buffer.stride), np.uint8)
+    found["draw from uneven lanes, ns a row"] = each(lambda: sampler.sample(many), len(many), 0.3) * 1e3
+    for end in (sampler, writer, buffer):
+        end.close()
+
+    # A sampler that looks 1,200 times while two lanes fill a window.
+    buffer = Replay.create(FIELDS, buffer_size=lanes * 16, lanes=lanes, run_id=1)
+    writer = buffer.writer([0, 1], worker=1)
+    sampler = buffer.sampler(seed=[1, 2, 3, 4])
+    rows = np.empty((max(BATCH, lanes), buffer.stride), np.uint8)
+    gc.collect()
+    before = private_mib()
+    pair = [np.zeros((2, 16), np.float32)]
+    for _ in range(1_200):
+        for _ in range(max(1, lanes * 16 // 1024 // 2)):
+            writer.append_batch([0, 1], pair, version=0)
+        sampler.sample(rows[:BATCH])
+        sampler.available  # noqa: B018  looks
+    found["history of a sampler, MiB"] = private_mib() - before
+    for end in (sampler, writer, buffer):
+        end.close()
+
+    limiter = Limiter.create(lanes=lanes, total_timesteps=1 << 40, learning_starts=0, ratio=None, slack=1.0, run_id=1)
+    tickets = np.empty(lanes, np.int64)
+    found["acquire_steps, us a lane"] = each(lambda: limiter.acquire_steps(every, tickets, worker=1, timeout=0), lanes)
+    found["env_steps, us"] = each(lambda: limiter.env_steps, 1)
+    limiter.close()
+    return found
+
+
+def of_slots(slots: int) -> dict[str, float]:
+    queue = TrajectoryQueue.create(FIELDS, slots=slots, run_id=1)
+    producer, consumer = queue.producer(worker=1), queue.consumer(worker=2)
+    x = np.zeros(16, np.float32)
+
+    def pair() -> None:
+        producer.put(x=x, timeout=0)
+        with consumer.pop(timeout=0):
+            pass
+
+    found = {"put and pop, empty, us": each(pair, 1)}
+    for _ in range(slots // 2):
+        producer.put(x=x, timeout=0)
+    found["put and pop, half full, us"] = each(pair, 1)
+    for end in (producer, consumer, queue):
+        end.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    rounds: list[dict[str, dict[str, float]]] = []
+    for _ in range(options.rounds):
+        found = {}
+        for what, sizes, measure in (("lanes", LANES, of_lanes), ("slots", SLOTS, of_slots)):
+            for size in sizes:
+                try:
+                    found[f"{size} {what}"] = measure(size)
+                except ValueError as error:  # beyond the limit
+                    found[f"{size} {what}"] = {}
+                    print(f"{size} {what}: {error}")
+        rounds.append(found)
+    medians = {
+        size: {name: statistics.median(found[size][name] for found in rounds) for name in rounds[0][size]}
+        for size in rounds[0]
+    }
+    for size, found in medians.items():
+        for name, value in found.items():
+            print(f"{size:>14}  {name:<34} {value:10.3f}")
+    if options.output:
+        Path(options.output).write_text(json.dumps({"medians": medians, "rounds": rounds}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
