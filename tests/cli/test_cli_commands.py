@@ -26,10 +26,12 @@ def test_eval_passes_on_and_returns_the_status(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(importlib.import_module("rlz.runtime.evaluate"), "evaluate", calls)
     assert main(["eval", "runs/x"]) == 4
     line = ["eval", "runs/x", "--episodes", "3", "--checkpoint", "best", "--max-episode-steps", "9"]
-    assert main([*line, "--video", "a.mp4"]) == 4
+    assert main([*line, "--seeds", "training", "--video", "a.mp4"]) == 4
+    rest = {"max_episode_steps": None, "video": None}
+    other = {"max_episode_steps": 9, "video": Path("a.mp4")}
     assert calls.seen == [
-        ((Path("runs/x"),), {"episodes": 10, "checkpoint": None, "max_episode_steps": None, "video": None}),
-        ((Path("runs/x"),), {"episodes": 3, "checkpoint": "best", "max_episode_steps": 9, "video": Path("a.mp4")}),
+        ((Path("runs/x"),), {"episodes": 10, "checkpoint": None, "seeds": "held-out", **rest}),
+        ((Path("runs/x"),), {"episodes": 3, "checkpoint": "best", "seeds": "training", **other}),
     ]
 
 
@@ -167,7 +169,7 @@ def test_runs_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     (tmp_path / "odd [red]" / "config.toml").write_text("a: 1")
     assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["run", "status", "steps", "of", "steps/s", "last", "best", "started"]
+    assert lines[0].split() == ["run", "status", "steps", "of", "steps/s", "last", "best", "held-out", "started"]
     one = next(line for line in lines if line.startswith("one"))
     assert one.split()[1:5] == ["completed", "1,234,567", "1,000,000", "99"]
     assert any(line.startswith("odd [red]") and "broken" in line for line in lines)

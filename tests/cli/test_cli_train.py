@@ -55,6 +55,8 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "priority_epsilon": 1e-3,
         "activation": "tanh",
         "n_critics": 3,
+        "target_critics": 2,
+        "max_episode_steps": 9,
         "mode": "serial",
         "plan": "off",
         "samplers": 2,

@@ -109,11 +109,11 @@ def test_rlz_eval_gives_the_figures_of_the_evaluation_in_training(
 
     rows = evaluations(run)
     best = max(rows, key=lambda row: float(row["return_mean"]))
-    assert main(["eval", str(run), "--episodes", "2", "--checkpoint", "best"]) == 0
+    assert main(["eval", str(run), "--episodes", "2", "--checkpoint", "best", "--seeds", "training"]) == 0
     expected = f"return  {float(best['return_mean']):.2f} +- {float(best['return_std']):.2f} over 2 episodes"
     assert expected in capsys.readouterr().out
     # The last evaluation scored the final parameters, which are the last checkpoint's.
-    assert main(["eval", str(run), "--episodes", "2", "--checkpoint", "latest"]) == 0
+    assert main(["eval", str(run), "--episodes", "2", "--checkpoint", "latest", "--seeds", "training"]) == 0
     assert f"return  {float(rows[-1]['return_mean']):.2f} +- " in capsys.readouterr().out
 
 

@@ -13,9 +13,10 @@ import pytest
 from harness import Run, config
 
 from rlz._native import STOPPING
+from rlz.records.runs import best_return
 from rlz.transport.stats import Stat
 from rlz.workers.environment import training_seed
-from rlz.workers.evaluation import evaluation_seeds
+from rlz.workers.evaluation import evaluation_seeds, held_out_seeds
 from rlz.workers.evaluator import Evaluator
 
 Make = Callable[..., tuple[Run, Evaluator]]
@@ -244,6 +245,36 @@ def test_evaluation_seeds_are_a_fixed_list_apart_from_training() -> None:
     assert len(set(seeds)) == 100
     training = {training_seed(np.random.SeedSequence(i)) for i in range(1000)}
     assert max(training) < 2**30 <= min(seeds)
+
+
+def test_held_out_seeds_are_those_of_no_evaluation_and_no_training() -> None:
+    seeds = held_out_seeds(10_000)
+    assert seeds[:100] == held_out_seeds(100)
+    assert len({*seeds, *evaluation_seeds(10_000)}) == 20_000
+    assert 2**30 <= min(seeds) <= max(seeds) < 2**31
+
+
+def test_the_best_policy_is_scored_on_held_out_starts_at_the_end(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlz.runtime.evaluate import evaluate
+
+    run, evaluator = make(env="Pendulum-v1", env_kwargs={"truncate_after": None}, total_timesteps=20)
+    advance(run, 10)
+    run.publish(scale=0.3, seed=1)
+    evaluator.step(0.0)
+    assert best_return(tmp_path, "held_out") is None
+    advance(run, 10)
+    run.publish(scale=0.3, seed=2)
+    run.limiter.finish()
+    assert not evaluator.step(None)
+    chosen, held_out = best_return(tmp_path), best_return(tmp_path, "held_out")
+    assert None is not chosen != held_out is not None
+    assert chosen == max(event[3] for event in events(run))
+    for seeds, expected in (("training", chosen), ("held-out", held_out)):
+        assert evaluate(tmp_path, episodes=2, seeds=seeds) == 0
+        assert f"return  {expected:.2f} " in capsys.readouterr().out
+    assert len(events(run)) == 2, "no evaluation of its own"
 
 
 def test_a_disk_that_is_full_does_not_end_the_evaluator(

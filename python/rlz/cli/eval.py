@@ -1,7 +1,7 @@
 """`rlz eval RUN`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,6 +26,13 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    seeds: Annotated[
+        Literal["held-out", "training"],
+        typer.Option(
+            help="How episodes begin: as in no evaluation of training, or as in those, for their very figures. The "
+            "best policy was chosen by the latter, so only held-out ones say how good it is."
+        ),
+    ] = "held-out",
     max_episode_steps: Annotated[
         int | None,
         typer.Option(
@@ -48,4 +55,6 @@ def evaluate(
     """
     from rlz.runtime.evaluate import evaluate as play
 
-    return play(run, episodes=episodes, checkpoint=checkpoint, max_episode_steps=max_episode_steps, video=video)
+    return play(
+        run, episodes=episodes, checkpoint=checkpoint, seeds=seeds, max_episode_steps=max_episode_steps, video=video
+    )

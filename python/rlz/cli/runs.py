@@ -25,7 +25,9 @@ def runs(
     ctx: typer.Context,
     runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds run folders.")] = Path("runs"),
 ) -> None:
-    """List runs, oldest first: status, steps, speed, and the last and best evaluation."""
+    """List runs, oldest first: status, steps, speed, and the last and best evaluation, and the best policy on held-out
+    starts.
+    """
     if ctx.invoked_subcommand is None:
         _list(runs_dir)
 
@@ -54,7 +56,7 @@ def _list(runs_dir: Path) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("run", "status"):
         table.add_column(title, overflow="fold")
-    for title in ("steps", "of", "steps/s", "last", "best", "started"):
+    for title in ("steps", "of", "steps/s", "last", "best", "held-out", "started"):
         table.add_column(title, justify="right", no_wrap=True)
     for run in found:
         table.add_row(
@@ -65,6 +67,7 @@ def _list(runs_dir: Path) -> None:
             _number(run.env_steps_per_s, ",.0f"),
             _number(run.last_return, ".1f"),
             _number(run.best_return, ".1f"),
+            _number(run.held_out_return, ".1f"),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)) if run.started else "",
         )
     Console().print(table, highlight=False, markup=False)

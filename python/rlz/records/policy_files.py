@@ -4,6 +4,7 @@ import json
 import shutil
 import uuid
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlz.errors import NonFiniteError
 from rlz.networks.spec import actor_spec
-from rlz.system.files import new_folder, point_to, write_file
+from rlz.system.files import new_folder, point_to, replace_file, write_file
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -97,6 +98,13 @@ def write_best(link: Path, files: PolicyFiles) -> None:
     point_to(link, folder.name)
     if old is not None and old != folder:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def add_held_out(link: Path, score: Mapping[str, float]) -> None:
+    """Note in the description of the best policy how it did on starts that did not choose it. Raises OSError."""
+    path = link.resolve() / DESCRIPTION
+    description = json.loads(path.read_text()) | {"held_out": dict(score)}
+    replace_file(path, (json.dumps(description, indent=2) + "\n").encode())
 
 
 def read_description(folder: Path) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ class RunInfo:
     started : seconds since 1970 when its configuration was written; 0 when unknown.
     wall_s : seconds it has trained.
     last_return, best_return : of its evaluations; None without any.
+    held_out_return : of the best policy on starts that did not choose it; None before the end.
     problem : why it is "broken", else "".
     """
 
@@ -42,6 +43,7 @@ class RunInfo:
     wall_s: float | None = None
     last_return: float | None = None
     best_return: float | None = None
+    held_out_return: float | None = None
     problem: str = ""
 
 
@@ -89,6 +91,7 @@ def _read_run(path: Path) -> RunInfo:
         wall_s=line.get("wall_s"),
         last_return=returns[-1] if returns else None,
         best_return=max([*returns, *([] if best is None else [best])], default=None),
+        held_out_return=best_return(path, "held_out"),
     )
 
 
@@ -120,11 +123,14 @@ def _evaluation_returns(path: Path) -> list[float]:
     return [float(row["return_mean"]) for row in csv.DictReader(io.StringIO(whole, newline=""))]
 
 
-def best_return(path: Path) -> float | None:
-    """Mean return of the policy in `checkpoints/best`; None when there is none that can be read."""
+def best_return(path: Path, score: str = "evaluation") -> float | None:
+    """Mean return of the policy in `checkpoints/best`; None when there is none that can be read.
+
+    `score`: "evaluation", by which it was chosen, or "held_out": on other starts, at the end of the run.
+    """
     try:
         description = json.loads((path / "checkpoints" / "best" / "policy.json").read_text(encoding="utf-8"))
-        return float(description["evaluation"]["return_mean"])
+        return float(description[score]["return_mean"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

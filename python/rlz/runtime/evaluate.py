@@ -23,11 +23,19 @@ NO_GL = (
 NO_WRITER = "a video needs the package imageio with ffmpeg: pip install 'rlz[video]' (or 'imageio[ffmpeg]')"
 
 
+SEEDS = {
+    "held-out": "held out: no evaluation in training began so",
+    "training": "those of the evaluations in training, which chose the best policy: its score here is too high",
+}
+"""Lists of reset seeds by name, and what a report says of them."""
+
+
 def evaluate(
     run: str | Path,
     *,
     episodes: int = 10,
     checkpoint: str | None = None,
+    seeds: str = "held-out",
     max_episode_steps: int | None = None,
     video: Path | None = None,
 ) -> int:
@@ -36,7 +44,8 @@ def evaluate(
     Parameters
     ----------
     run : run folder.
-    episodes : how many; the first ones start as those of an evaluation in training do.
+    episodes : how many.
+    seeds : "held-out" starts as no evaluation in training did; "training" as those did, which chose the best policy.
     checkpoint : "best", "latest" or the name of a folder in `checkpoints/`; default: best, else latest.
     max_episode_steps : env steps after which an episode is truncated; default: as in training.
     video : file to write a video of all episodes to.
@@ -54,15 +63,17 @@ def evaluate(
     from rlz.envs.limits import cut_note
     from rlz.workers.base import Report
     from rlz.workers.environment import Environment
-    from rlz.workers.evaluation import evaluation_seeds, play
+    from rlz.workers.evaluation import evaluation_seeds, held_out_seeds, own_globals, play
 
     policy = rlz.load(run, checkpoint)
     options = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
-    raw = policy.make_env(**options) if video is None else _make_for_video(policy, options)
+    starts = evaluation_seeds(episodes) if seeds == "training" else held_out_seeds(episodes)
+    with own_globals():
+        raw = policy.make_env(**options) if video is None else _make_for_video(policy, options)
     env = Environment(raw, policy.spec, "eval")
     try:
         with _recorder(video, raw) as frame:
-            result = play(env, policy.native, policy.spec, evaluation_seeds(episodes), frame=frame)
+            result = play(env, policy.native, policy.spec, starts, frame=frame)
     except EnvError as error:
         print(Report.of(error).traceback, end="", file=sys.stderr)  # the user's code; the message follows
         raise
@@ -71,18 +82,19 @@ def evaluate(
     assert result is not None
     if result.cut:
         print(f"note: {cut_note(policy.spec, result.cut, episodes)}", file=sys.stderr)
-    print(_report(policy, result))
+    print(_report(policy, result, seeds))
     if video is not None:
         print(f"video: {video}")
     return 0
 
 
-def _report(policy: Any, result: "Evaluation") -> str:
+def _report(policy: Any, result: "Evaluation", seeds: str) -> str:
     low, high, count = min(result.returns), max(result.returns), len(result.returns)
     return (
         f"{policy.spec.env_id}: version {policy.version:,} of {policy.env_steps:,} env steps ({policy.path})\n"
         f"return  {result.mean:.2f} +- {result.std:.2f} over {count} episodes, from {low:.2f} to {high:.2f}\n"
-        f"length  {result.mean_length:.1f} +- {result.std_length:.1f} env steps"
+        f"length  {result.mean_length:.1f} +- {result.std_length:.1f} env steps\n"
+        f"starts  {SEEDS[seeds]}"
     )
 
 

@@ -251,7 +251,8 @@ def _from_files(run: Path, info: RunInfo) -> Iterator[str]:
             f"replay ratio {ratio(known.get('replay_ratio', known.get('replay/ratio')))}, policy lag {number(lag)}, "
             f"rows lost {known.get('rows_lost', known.get('replay/rows_lost', '-'))}, "
             f"restarts {known.get('restarts', known.get('run/restarts', '-'))}; "
-            f"evaluation {number(info.last_return)}, best {number(info.best_return)}"
+            f"evaluation {number(info.last_return)}, best {number(info.best_return)} "
+            f"(on held-out starts {number(info.held_out_return)})"
         )
     yield from _logged_workers(line)
     yield from _events(run)

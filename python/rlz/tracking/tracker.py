@@ -276,6 +276,7 @@ class Tracker:
             "return_mean": whole.return_mean,
             "last_evaluation_return": self._last_return,
             "best_evaluation_return": self._best_return,
+            "best_held_out_return": best_return(self._run_dir, "held_out"),
             "evaluations": self._evaluations,
             "evaluations_skipped": whole.evaluations_skipped,
             "checkpoints": whole.checkpoints,
@@ -320,6 +321,8 @@ class Tracker:
         if summary["last_evaluation_return"] is not None:
             text += f"; evaluation return {summary['last_evaluation_return']:,.2f}"
             text += f", best {summary['best_evaluation_return']:,.2f}"
+            if (held_out := summary["best_held_out_return"]) is not None:
+                text += f" (on held-out starts {held_out:,.2f})"
         for name in sorted(self._held_up):
             text += f"\n{name} is INCOMPLETE: its disk refused the last records"
         return f"{text}\nrun folder: {self._run_dir}"

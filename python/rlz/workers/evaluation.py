@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +56,36 @@ class Evaluation:
         """Standard deviation of the lengths."""
         return float(np.std(self.lengths))
 
+    def score(self) -> dict[str, float]:
+        """What `policy.json` keeps of it."""
+        return {
+            "return_mean": self.mean,
+            "return_std": self.std,
+            "length_mean": self.mean_length,
+            "episodes": len(self.returns),
+        }
+
 
 def evaluation_seeds(episodes: int) -> list[int]:
-    """Reset seeds of the evaluation episodes.
+    """Reset seeds of the evaluation episodes in training; `checkpoints/best` is chosen by them.
 
     A fixed list: the same for every evaluation of every run, so that figures of different runs and seeds compare the
     same starts. A longer list begins with the shorter one. Never a reset seed of training (`environment.py`).
     """
     return [evaluation_seed(stream(0, Role.EVALUATION, env=i)) for i in range(episodes)]
+
+
+def held_out_seeds(episodes: int) -> list[int]:
+    """Reset seeds that no evaluation in training uses: the score of a policy that was chosen by those is biased.
+
+    A fixed list too, of the same kind as `evaluation_seeds`.
+    """
+    return [evaluation_seed(stream(0, Role.EVALUATION, worker=1, env=i)) for i in range(episodes)]
+
+
+def own_globals() -> AbstractContextManager[None]:
+    """Make an environment for evaluations in it: alike in every run and in `rlz eval` (`global_random.py`)."""
+    return globals_apart(stream(0, Role.GLOBALS))
 
 
 def play(

@@ -3,7 +3,8 @@
 One evaluation per multiple of `eval_every` env steps, of the first version published at or after it; a multiple that
 passes while the evaluator is busy is skipped and counted. In a run at replay ratio `free`, whose env steps pass as fast
 as the hardware makes them, it rests after each evaluation as well. The final parameters are always scored, unless the
-run is stopped early. `checkpoints/best` is written from the very copy that was scored.
+run is stopped early. `checkpoints/best` is written from the very copy that was scored. It was chosen by its score,
+which is too high for that reason; at the end of the run it is scored once more, on starts that chose nothing.
 """
 
 import time
@@ -16,14 +17,14 @@ from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING, Policy
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.envs.limits import cut_note
-from rlz.errors import WaitTimeoutError
+from rlz.errors import CheckpointError, WaitTimeoutError
 from rlz.networks.spec import actor_spec
-from rlz.records.policy_files import PolicyFiles, read_description, write_best
+from rlz.policy import load
+from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, notice, waiting
 from rlz.workers.environment import Environment
-from rlz.workers.evaluation import Evaluation, evaluation_seeds, play
-from rlz.workers.global_random import globals_apart
+from rlz.workers.evaluation import Evaluation, evaluation_seeds, held_out_seeds, own_globals, play
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -58,7 +59,7 @@ class Evaluator:
         self._policy = Policy(**self._actor, seed=seed.generate_state(4, np.uint64).tolist())
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._parameters = np.zeros(streams.parameters.nbytes, np.uint8)
-        with globals_apart(seed):
+        with own_globals():
             self._env = Environment(make(config), self._env_spec, spec.name)
         self._seeds = evaluation_seeds(config.eval_episodes)
         self._best_dir = Path(spec.run_dir) / "checkpoints" / "best"
@@ -83,6 +84,8 @@ class Evaluator:
         if state == FINISHED:
             if limiter.env_steps >= limiter.total_timesteps and self._subscriber.version() != self._scored:
                 self._evaluate(final=True)
+            if limiter.env_steps >= limiter.total_timesteps:
+                self._rescore_best()
             return False
         if self._wait(timeout):
             self._evaluate(final=False)
@@ -174,12 +177,7 @@ class Evaluator:
             version=version,
             env_steps=env_steps,
             updates=updates,
-            evaluation={
-                "return_mean": result.mean,
-                "return_std": result.std,
-                "length_mean": result.mean_length,
-                "episodes": len(result.returns),
-            },
+            evaluation=result.score(),
         )
         try:
             write_best(self._best_dir, files)
@@ -187,6 +185,19 @@ class Evaluator:
             notice(f"{self._spec.name}: checkpoints/best could not be written ({error}); the previous one stays")
             return
         self._best = result.mean
+
+    def _rescore_best(self) -> None:
+        description = read_description(self._best_dir)
+        if description is None or "held_out" in description:
+            return
+        try:
+            policy = load(self._best_dir)
+            seeds = held_out_seeds(self._config.eval_episodes)
+            result = play(self._env, policy.native, self._env_spec, seeds, go_on=self._may_go_on, played=self._played)
+            if result is not None:
+                add_held_out(self._best_dir, result.score())
+        except (OSError, CheckpointError) as error:
+            notice(f"{self._spec.name}: checkpoints/best could not be scored on held-out starts ({error})")
 
     def _read_best(self) -> float | None:
         description = read_description(self._best_dir)
