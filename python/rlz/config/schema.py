@@ -22,12 +22,16 @@ from pydantic import (
 from rlz.config import literals, values
 from rlz.config.large_batch import DEFAULT_CAP, REFERENCE_BATCH, learning_rate_factor
 from rlz.config.option import Integer, Number, Panel, metadata, option
+from rlz.system.device import has_driver
 
 MAX_SAMPLERS = 1000
 """Worker ids end at 1022; learner, evaluator and controller have theirs, restarts need spare ones."""
 
 MAX_ENVS = 65_536
 """An environment slot is a 16-bit number in the replay buffer."""
+
+LEAST_AUTO_LAUNCH, MOST_AUTO_LAUNCH, AUTO_LAUNCH_ROWS = 8, 32, 4096
+"""`--updates-per-launch auto` on a card: so many updates as have this many rows, 16 at batch size 256."""
 
 MAX_LAYER_BYTES = 2**30
 """A field of the parameter store takes no more."""
@@ -363,21 +367,25 @@ class RunConfig(BaseModel):
         False, panel=Panel.PLACEMENT, help="Keep samplers and learner to cores of their own, where there are enough."
     )
     compile: bool = option(True, panel=Panel.PLACEMENT, help="Compile the update while training has already begun.")
-    updates_per_launch: Integer = option(
-        1,
+    updates_per_launch: Annotated[int | str, BeforeValidator(values.auto_or(1024))] = option(
+        "auto",
         panel=Panel.PLACEMENT,
-        help="Most updates that the replay ratio grants the learner at once; serial mode takes one at a time.",
-        metavar="UPDATES",
-        ge=1,
-        le=1024,
+        help="Most updates that the replay ratio grants the learner at once; serial mode takes one at a time. auto: 8 "
+        "to 32 of rows on a card, more where batches are small, else 1.",
+        metavar="UPDATES|auto",
+        expects="an integer from 1 to 1024, or auto",
     )
     replay_device: Literal["auto", "host", "device"] = option(
         "auto",
         panel=Panel.PLACEMENT,
         help="Draw batches from a copy of the replay buffer on the learner's device; auto: on CUDA, where it fits.",
     )
-    publish_every: Integer = option(
-        1, panel=Panel.PLACEMENT, help="Updates between publications of the actor.", metavar="UPDATES", ge=1, le=2**31
+    publish_every: Annotated[int | str, BeforeValidator(values.auto_or(2**31))] = option(
+        "auto",
+        panel=Panel.PLACEMENT,
+        help="Updates between publications of the actor; auto: each one, on a card each launch, at most 750 a second.",
+        metavar="UPDATES|auto",
+        expects="an integer from 1 to 2147483648, or auto",
     )
 
     eval_every: Integer = option(
@@ -541,8 +549,20 @@ class RunConfig(BaseModel):
         return self.devices or (self.device,)
 
     def launch(self) -> int:
-        """Most updates that the learner asks leave for at once: one in serial mode, which works in lock step."""
-        return 1 if self.mode == "serial" else self.updates_per_launch
+        """Most updates that the learner asks leave for at once: one in serial mode, which works in lock step.
+
+        auto: what keeps a card busy while the host prepares the next ones, within a slack that was given. Rows that
+        come from the host are one batch each, so nothing is gained there.
+        """
+        if self.mode == "serial":
+            return 1
+        if isinstance(self.updates_per_launch, int):
+            return self.updates_per_launch
+        on_card = self.device.startswith("cuda") or (self.device == "auto" and has_driver())
+        if not on_card or self.replay_device == "host" or self.replay_refusal() is not None:
+            return 1
+        wanted = min(MOST_AUTO_LAUNCH, max(LEAST_AUTO_LAUNCH, AUTO_LAUNCH_ROWS // self.first_batch_size()))
+        return wanted if self.ratio_slack is None else max(1, min(wanted, int(self.ratio_slack)))
 
     def replay_refusal(self) -> str | None:
         """The option that keeps the replay buffer on the host, if any."""

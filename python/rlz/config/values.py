@@ -4,6 +4,7 @@ Every function raises a bare ValueError: the message that a user sees is made in
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from rlz.config import literals
@@ -92,6 +93,20 @@ def threads(value: Any) -> int | str:
     if not 1 <= number <= 1024:
         raise ValueError("out of range")
     return f"auto_{number}" if guess else number
+
+
+def auto_or(most: int) -> Callable[[Any], int | str]:
+    """Accept auto, or a count of at most `most`."""
+
+    def count(value: Any) -> int | str:
+        if value == "auto":
+            return "auto"
+        number = int(integral(value))
+        if not 1 <= number <= most:
+            raise ValueError("out of range")
+        return number
+
+    return count
 
 
 def device(value: Any) -> str:

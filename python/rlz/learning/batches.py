@@ -202,6 +202,8 @@ class Batches:
                 self._sampler.sample(slot.rows, ids=slot.ids, weights=slot.weight.numpy())
 
     def _prefetch(self) -> None:
+        if self._cuda:
+            torch.cuda.set_device(self._device)  # of each thread
         while (slot := self._free.get()) is not None:
             try:
                 self._draw(slot)

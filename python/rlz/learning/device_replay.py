@@ -6,6 +6,8 @@ from it again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from rlz._native import Replay
 from rlz.algorithms.base import Batch
 from rlz.errors import DeviceError, TransportError
 from rlz.learning.batches import Decoder
+from rlz.learning.streams import recorded
 
 CHUNK_ROWS, CHUNK_BYTES = 4096, 2**24
 """Most rows, and bytes, copied to the device at once; also how finely the lanes of a full buffer are interleaved."""
@@ -62,7 +65,8 @@ class DeviceReplay:
         self._filled = torch.zeros((), dtype=torch.int64, device=device)  # in memory, for draws inside of a graph
         self._written = 0
         self._chunk = max(1, min(CHUNK_ROWS, CHUNK_BYTES // replay.stride))
-        self._staging = [Staging(self._chunk, replay.stride, pinned=device.type == "cuda") for _ in range(2)]
+        rows = self._chunk + replay.lanes  # each lane's share is rounded up
+        self._staging = [Staging(rows, replay.stride, pinned=device.type == "cuda") for _ in range(2)]
 
     @property
     def size(self) -> int:
@@ -90,9 +94,8 @@ class DeviceReplay:
                 break
             # A chunk has of each lane its share of what is left, so that all of them end together: when a resumed run
             # fills the mirror, no lane's rows count as older than another's.
-            for lane, rows in enumerate(pending):
-                if rows:
-                    self._copy(lane, -(-rows * min(total, self._chunk) // total))
+            chunk = min(total, self._chunk)
+            self._copy({lane: -(-rows * chunk // total) for lane, rows in enumerate(pending) if rows})
         if self._written == 0:
             raise TransportError("the replay buffer is empty: wait until a sampler has written rows")
         if self._written != before:
@@ -111,20 +114,23 @@ class DeviceReplay:
         """The rows at `indices` [batch], as a batch of new tensors."""
         return self._decoder(self._rows.index_select(0, indices).view(torch.uint8))
 
-    def _copy(self, lane: int, most: int) -> None:
+    def _copy(self, most: Mapping[int, int]) -> None:
+        """Take at most so many rows of each lane, all of them in one copy."""
         staging = self._staging[0]
         if staging.copied is not None:
             staging.copied.synchronize()
-        count = self._tail.read(lane, staging.rows[:most], staging.meta[:most], staging.tickets[:most])
-        rows = staging.tensor[:count].view(torch.int64)[-len(self._rows) :]  # of a small buffer the newest
-        place = self._written % len(self._rows)
-        first = min(len(rows), len(self._rows) - place)
-        self._rows[place : place + first].copy_(rows[:first], non_blocking=True)
-        self._rows[: len(rows) - first].copy_(rows[first:], non_blocking=True)
-        self._written += len(rows)
-        if self._rows.is_cuda:
-            staging.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            staging.copied.record()
+        count = 0
+        for lane, rows in most.items():
+            place = slice(count, count + rows)
+            count += self._tail.read(lane, staging.rows[place], staging.meta[place], staging.tickets[place])
+        rows_taken = staging.tensor[:count].view(torch.int64)[-len(self._rows) :]  # of a small buffer the newest
+        start = self._written % len(self._rows)
+        first = min(len(rows_taken), len(self._rows) - start)
+        self._rows[start : start + first].copy_(rows_taken[:first], non_blocking=True)
+        if first < len(rows_taken):
+            self._rows[: len(rows_taken) - first].copy_(rows_taken[first:], non_blocking=True)
+        self._written += len(rows_taken)
+        staging.copied = recorded(self._rows.device)
         self._staging.reverse()
 
 

@@ -7,6 +7,8 @@ from collections import deque
 import torch
 from torch import Tensor
 
+from rlz.learning.streams import recorded
+
 
 class LateFlag:
     """Reads a flag one launch late: while the device works on a launch, the host looks at what the one before has left.
@@ -42,12 +44,3 @@ class LateFlag:
                 copied.synchronize()
             self._found = self._found or int(host)
         return self._found
-
-
-def recorded(device: torch.device) -> torch.cuda.Event | None:
-    """An event that is reached when the device has done what its current stream was given; None for a CPU."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))
-    return event

@@ -13,7 +13,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from rlz.algorithms.base import Batch, OffPolicy, Side
 from rlz.learning.compiled import Layout, layouts
 from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.streams import Meeting, own_stream
 
 Given = dict[str, Tensor]
 """Fields of a state that one side gives to the other, copied."""
@@ -54,10 +56,29 @@ class Turn(NamedTuple):
     obs: Tensor
     learning_rate: float
     given: Given | None  # by the critics' side, at an exchange
+    left: list[torch.cuda.Event]  # when they are there
 
 
-Means = queue.Queue[Tensor]
-"""A question for the metrics of the actor's side, and the place for the answer."""
+class Actor(NamedTuple):
+    """What the actor's side has given after an update."""
+
+    newest: Tensor
+    given: Given | None  # at an exchange
+    left: list[torch.cuda.Event]
+
+
+class Answer(NamedTuple):
+    """What a question's work has returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Question:
+    """Something to be done by the actor's thread, on its stream, and the place for the answer."""
+
+    work: Callable[[], Any]
+    answer: queue.Queue[Answer] = field(default_factory=queue.Queue)
 
 
 class TwoDevices:
@@ -111,11 +132,13 @@ class TwoDevices:
         self._critic = engine(self._sides[0], state, devices[0], layout, "critics")
         self._actor = engine(self._sides[1], self._actor_state, devices[1], layouts(self._blank.tensors()), "actor")
         self._done = self._first = int(state.updates)
-        self._turns: queue.Queue[Turn | Means | None] = queue.Queue()
+        self._meeting = Meeting(devices)
+        self._turns: queue.Queue[Turn | Question | None] = queue.Queue()
         self._moved = threading.Condition()
         self._actor_done = self._first
-        self._given: dict[int, Given] = {}  # by the actor's side, by its updates until then
-        self._newest = algorithm.actor_parameters(self._actor_state).clone()
+        self._given: dict[int, Actor] = {}  # by its updates until then
+        newest = algorithm.actor_parameters(self._actor_state).clone()
+        self._newest = Actor(newest, None, self._meeting.leave())
         self._error: BaseException | None = None
         self._seen = self._first
         self._thread = threading.Thread(target=self._run_actor, name="actor", daemon=True)
@@ -168,7 +191,7 @@ class TwoDevices:
         td_errors = self._critic.update(batch, learning_rate)
         given = _copies(self._state, self._sides[0].gives) if crossing else None
         obs = torch.empty_like(self._blank.obs).copy_(batch.obs, non_blocking=True)
-        self._turns.put(Turn(obs, learning_rate, given))
+        self._turns.put(Turn(obs, learning_rate, given, self._meeting.leave()))
         self._done += 1
         with self._moved:
             self._raise_error()
@@ -177,24 +200,17 @@ class TwoDevices:
     def take_metrics(self) -> Tensor:
         """As of `Engine`; of the actor's half as far as it has come when it is asked."""
         metrics = self._critic.take_metrics()
-        if self._thread.ident is None:
-            return metrics
-        answer: Means = queue.Queue()
-        self._turns.put(answer)
-        self._wait_for_actor(self._done)
-        while True:
-            try:
-                return torch.where(metrics.isnan(), answer.get(timeout=1.0), metrics)
-            except queue.Empty:
-                with self._moved:
-                    self._raise_error()
+        late = self._ask(self._actor.take_metrics)
+        return torch.where(metrics.isnan(), late, metrics)
 
     def settle(self) -> Any:
         """Wait until both sides have done every update; the whole state, each field from its owner.
 
         The tensors are valid until the next update.
         """
-        self._wait_for_actor(self._done)
+        self._critic.check()
+        self._ask(self._actor.check)
+        self._meeting.take(self._newest.left)
         return self._state._replace(**{name: getattr(self._actor_state, name) for name in self._sides[1].fields})
 
     def actor_parameters(self) -> Tensor:
@@ -202,7 +218,9 @@ class TwoDevices:
         if self._fixed:
             self._wait_for_actor(self._done)
         with self._moved:
-            return self._newest
+            newest = self._newest
+        self._meeting.take(newest.left, [newest.newest])
+        return newest.newest
 
     def failure(self, batch: Batch | None) -> dict[str, Tensor]:
         """Everything that the last update was made from, by name."""
@@ -227,9 +245,23 @@ class TwoDevices:
             given = self._given[version]
             for old in [old for old in self._given if old <= version]:
                 del self._given[old]
-        for name, tensor in given.items():
+        assert given.given is not None
+        self._meeting.take(given.left, given.given.values())
+        for name, tensor in given.given.items():
             getattr(self._state, name).copy_(tensor)
         self._seen = version
+
+    def _ask(self, work: Callable[[], Any]) -> Any:
+        """Have the actor's thread do something after every update so far."""
+        question, answer = Question(work), None
+        if self._thread.is_alive():
+            self._turns.put(question)
+            while answer is None and self._thread.is_alive():
+                with suppress(queue.Empty):
+                    answer = question.answer.get(timeout=1.0)
+        with self._moved:
+            self._raise_error()
+        return work() if answer is None else answer.value
 
     def _wait_for_actor(self, updates: int) -> None:
         with self._moved:
@@ -241,30 +273,33 @@ class TwoDevices:
             raise self._error
 
     def _run_actor(self) -> None:
+        turn: Turn | Question | None = None
         try:
             torch.set_num_threads(1)  # a setting of each thread
-            if self._blank.obs.is_cuda:
-                torch.cuda.set_device(self._blank.obs.device)
+            own_stream(self._blank.obs.device)
             while (turn := self._turns.get()) is not None:
-                if isinstance(turn, queue.Queue):
-                    turn.put(self._actor.take_metrics())
+                if isinstance(turn, Question):
+                    turn.answer.put(Answer(turn.work()))
                 else:
                     self._update_actor(turn)
         except BaseException as error:
             with self._moved:
                 self._error = error
                 self._moved.notify_all()
+            if isinstance(turn, Question):
+                turn.answer.put(Answer(None))
 
     def _update_actor(self, turn: Turn) -> None:
+        self._meeting.take(turn.left, [turn.obs, *(turn.given or {}).values()])
         for name, tensor in (turn.given or {}).items():
             getattr(self._actor_state, name).copy_(tensor)
         self._actor.update(self._blank._replace(obs=turn.obs), turn.learning_rate)
         done = self._actor_done + 1
         given = _copies(self._actor_state, self._sides[1].gives) if done % self._exchange.every == 0 else None
-        newest = self._algorithm.actor_parameters(self._actor_state).clone()
+        newest = Actor(self._algorithm.actor_parameters(self._actor_state).clone(), given, self._meeting.leave())
         with self._moved:
             if given is not None:
-                self._given[done] = given
+                self._given[done] = newest
             self._newest = newest
             self._actor_done = done
             self._moved.notify_all()

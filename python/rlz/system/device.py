@@ -4,6 +4,9 @@ from pathlib import Path
 
 from rlz.errors import DeviceError
 
+DRIVERS = ("nvidiactl", "dxg", "nvhost-ctrl-gpu", "nvmap")
+"""In /dev: of a PC or server, of WSL, of Jetson."""
+
 
 def check_device(device: str, root: Path = Path("/")) -> None:
     """Refuse CUDA on a machine without an NVIDIA driver; which cards there are, the learner asks torch.
@@ -18,6 +21,10 @@ def check_device(device: str, root: Path = Path("/")) -> None:
     DeviceError
         No driver: neither /dev/nvidiactl, nor /dev/dxg (WSL), nor /dev/nvhost-ctrl-gpu or /dev/nvmap (Jetson).
     """
-    drivers = ("nvidiactl", "dxg", "nvhost-ctrl-gpu", "nvmap")
-    if device.startswith("cuda") and not any((root / "dev" / name).exists() for name in drivers):
+    if device.startswith("cuda") and not has_driver(root):
         raise DeviceError(f"--device {device}: this machine has no NVIDIA driver; use --device auto or cpu")
+
+
+def has_driver(root: Path = Path("/")) -> bool:
+    """Whether this machine has an NVIDIA driver, so that there may be a card."""
+    return any((root / "dev" / name).exists() for name in DRIVERS)

@@ -29,6 +29,7 @@ from rlz.learning.device_replay import DeviceReplay, choose
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.memory import out_of_memory
 from rlz.learning.precision import check_resumed, use_precision
+from rlz.learning.publication import Interval, Publication
 from rlz.learning.saving import Background
 from rlz.learning.two_devices import Exchange, TwoDevices
 from rlz.records.checkpoint import Checkpoint, Checkpointer, read_checkpoint
@@ -114,6 +115,10 @@ class Learner:
             self._restore_priorities(saved)
             self._engine.noise_state = bytes.fromhex(saved.rng["learner"])
         self._publisher = streams.parameters.publisher(worker=spec.worker_id)
+        every = config.publish_every
+        on_card = self._device.type == "cuda" and not serial
+        self._interval = Interval(every if isinstance(every, int) else None, timed=on_card)
+        self._publication = Publication(self._publisher, self._engine.actor_parameters())
         self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec)
         self._saving = Background("checkpoint")
         self._saved = False
@@ -126,7 +131,6 @@ class Learner:
         self._updates = streams.limiter.updates
         self._frames = 0
         self._adapt_at = 0.0
-        self._since_publication = 0
         self._ready = False
         self._version = 0
         self._flushed_at = self._saved_at = time.monotonic()
@@ -212,6 +216,7 @@ class Learner:
         except WaitTimeoutError:
             if timeout == 0.0:
                 return None
+            self._published(self._publication.finish(wait=True))  # samplers that are waited for should have it
             self._wait.begin(Waiting.LIMITER, Stat.WAIT_LIMITER_S)
             try:
                 granted = limiter.acquire_updates(most, worker=worker, timeout=_slice(timeout))
@@ -270,9 +275,11 @@ class Learner:
         self._frames += count * self._batch_size
         self._stats.add(Stat.FRAMES, float(count * self._batch_size))
         self._granted -= count
-        self._since_publication += count
-        if self._since_publication >= self._config.publish_every:
+        self._interval.since += count
+        if self._interval.due(time.monotonic()):
             self._publish()
+        else:
+            self._published(self._publication.finish())
         self._streams.limiter.complete_updates(count)
         if not self._ready:
             self._ready = True
@@ -293,8 +300,9 @@ class Learner:
             self._saved_at = now
 
     def _finish(self) -> None:
-        if self._since_publication:
+        if self._interval.since:
             self._publish()
+        self._published(self._publication.finish(wait=True))
         self._flush(time.monotonic())
         self._wait_for_open_windows()
         self._save()
@@ -401,12 +409,17 @@ class Learner:
 
     def _publish(self) -> None:
         begin = time.perf_counter()
-        self._version = self._publisher.publish(
-            self._actor_bytes(), env_steps=self._streams.limiter.env_steps, updates=self._updates
-        )
-        self._since_publication = 0
-        self._stats.set(Stat.POLICY_VERSION, float(self._version))
+        now = time.monotonic()
+        counts = {"env_steps": self._streams.limiter.env_steps, "updates": self._updates}
+        self._published(self._publication.take(self._engine.actor_parameters(), **counts))
+        self._published(self._publication.finish(wait=self._version == 0 or self._config.mode == "serial"))
+        self._interval.begin(now)
         self._stats.add(Stat.PUBLISH_S, time.perf_counter() - begin)
+
+    def _published(self, version: int | None) -> None:
+        if version is not None:
+            self._version = version
+            self._stats.set(Stat.POLICY_VERSION, float(version))
 
     def _actor_bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return self._engine.actor_parameters().cpu().numpy().view(np.uint8)
