@@ -8,7 +8,7 @@ from harness import Run, config
 
 from rlz.errors import CheckpointError, EnvError, RlzError
 from rlz.records.policy_files import PolicyFiles, write_best
-from rlz.runtime import evaluate as module
+from rlz.runtime import video as module
 from rlz.runtime.evaluate import evaluate
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import ConfigError
+from rlz.system.descendants import ended_afterwards
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +18,7 @@ DEFAULT_SECONDS = {"train": 20.0, "sampling": 8.0, "replay": 8.0, "transport": 8
 WORKLOADS = tuple(DEFAULT_SECONDS)
 
 
+@ended_afterwards()
 def run_bench(
     workload: str,
     *,

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlz.config.literals import decode
 from rlz.config.names import close, either
+from rlz.envs.folder import Folder
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import EnvError
+from rlz.system.descendants import ended_afterwards
 
 if TYPE_CHECKING:
     import gymnasium
@@ -47,38 +49,37 @@ def make(config: "RunConfig", *, on_note: OnNote | None = None, **kwargs: Any) -
 
 def make_env(description: Mapping[str, Any], **kwargs: Any) -> "gymnasium.Env[Any, Any]":
     """Make an environment from its description in a `policy.json`; `kwargs` as in `make`."""
-    extra = {"max_episode_steps": description.get("max_episode_steps"), **kwargs}
-    env = _make(description["id"], decode(description["kwargs"]), extra, description["wrapper"], _drop)
-    _refuse_running_state(env, description["id"])
-    return env
-
-
-def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpec:
-    """Make the environment once, check its spaces and wrappers, close it.
-
-    Notes go to standard error unless `on_note` is given. EnvError as `make`, or naming what is not
-    supported: a space, or a wrapper with a running state.
-    """
-    env = make(config, on_note=on_note or _print)
-    _refuse_running_state(env, config.env)
-    try:
-        return EnvSpec.of(config.env, env, config.obs_dtype)
-    except AttributeError as error:
-        raise EnvError(f"{config.env} cannot be used: {_told(error)}") from error
-    finally:
-        with suppress(Exception, SystemExit):  # closing changes no result
-            env.close()
-
-
-def _refuse_running_state(env: "gymnasium.Env[Any, Any]", env_id: str) -> None:
     from rlz.envs.running_state import refuse_running_state
 
+    extra = {"max_episode_steps": description.get("max_episode_steps"), **kwargs}
+    env = _make(description["id"], decode(description["kwargs"]), extra, description["wrapper"], _drop)
     try:
-        refuse_running_state(env, env_id)
+        refuse_running_state(env, description["id"])
     except EnvError:
         with suppress(Exception, SystemExit):
             env.close()
         raise
+    return env
+
+
+def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpec:
+    """Make the environment once, check its spaces and wrappers, close it, and end the processes that it left.
+
+    Notes go to standard error unless `on_note` is given. EnvError as `make`, or naming what is not
+    supported: a space, or a wrapper with a running state.
+    """
+    from rlz.envs.running_state import refuse_running_state
+
+    with ended_afterwards(), Folder().entered():
+        env = make(config, on_note=on_note or _print)
+        try:
+            refuse_running_state(env, config.env)
+            return EnvSpec.of(config.env, env, config.obs_dtype)
+        except AttributeError as error:
+            raise EnvError(f"{config.env} cannot be used: {_told(error)}") from error
+        finally:
+            with suppress(Exception, SystemExit):  # closing changes no result
+                env.close()
 
 
 def _drop(note: str) -> None:
@@ -93,7 +94,8 @@ def _make(
     env_id: str, kwargs: Mapping[str, Any], extra: Mapping[str, Any], wrapper: Sequence[str], on_note: OnNote
 ) -> "gymnasium.Env[Any, Any]":
     kwargs = {**kwargs, **{key: value for key, value in extra.items() if value is not None}}
-    with _notes(on_note):
+    folder = Folder()
+    with folder.entered(), _notes(on_note):
         import gymnasium
 
         if ":" in env_id or wrapper:
@@ -109,7 +111,11 @@ def _make(
                 raise _explain(env_id, kwargs, error) from error
             for path in wrapper:
                 env = _wrapped(env, env_id, path)
-    return env
+    if not folder.own:
+        return env
+    from rlz.envs.in_own_folder import InOwnFolder
+
+    return InOwnFolder(env, folder)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from rlz.planning.model import DEFAULT_SPIN, Setting, setting_of
 from rlz.planning.planner import open_settings
 from rlz.planning.profile_model import Joint, Profile, Workload
 from rlz.system.cores import ladder
+from rlz.system.descendants import ended_afterwards
 from rlz.system.detect import Hardware, Roots, detect
 from rlz.system.memory import STEPPER_BYTES, limits
 from rlz.system.surroundings import busy_s
@@ -74,6 +75,7 @@ class Budget:
             self._progress(text, min(1.0, self.spent / self.seconds))
 
 
+@ended_afterwards()
 def profile(config: "RunConfig | None" = None, budget: float = 60.0, *, progress: Progress | None = None) -> Profile:
     """Look at the machine and measure what it can do, for a workload or by itself.
 

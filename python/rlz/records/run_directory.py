@@ -86,15 +86,22 @@ def default_name(config: "RunConfig", now: float | None = None) -> str:
     return f"{config.algo}__{env}__s{config.seed}__{when}"
 
 
-def create_run_directory(config: "RunConfig") -> RunDirectory:
+def runs_folder(config: "RunConfig") -> Path:
+    """Folder that holds the run folder (absolute)."""
+    return Path(config.runs_dir).expanduser().absolute()
+
+
+def create_run_directory(config: "RunConfig", parent: Path | None = None) -> RunDirectory:
     """Make the folder of a new run and write `config.toml`; only this user may read it (mode 0700).
+
+    `parent`: the folder for it, absolute; default: `runs_folder`.
 
     Raises
     ------
     ConfigError
         The folder exists (with `--name`) or cannot be made; says which and why.
     """
-    parent = Path(config.runs_dir).expanduser().absolute()
+    parent = parent or runs_folder(config)
     name = config.name or default_name(config)
     path: Path | None = None
     try:

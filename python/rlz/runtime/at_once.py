@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rlz.runtime.live import SOCKET
+from rlz.system.descendants import descendants, end
 from rlz.system.files import freeze, remove_temporary
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def exit_now(run_dir: Path, tracker: "Tracker | None", status: int) -> NoReturn:
     status : exit status.
     """
     freeze()
-    _kill_descendants()
+    end(descendants(), timeout=KILLED_S)
     _clean(run_dir)
     if tracker is not None:
         closing = threading.Thread(target=tracker.close, daemon=True)
@@ -49,16 +50,6 @@ def leave(status: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
-
-
-def _kill_descendants() -> None:
-    import psutil
-
-    found = psutil.Process().children(recursive=True)
-    for process in found:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(found, timeout=KILLED_S)
 
 
 def _clean(run_dir: Path) -> None:

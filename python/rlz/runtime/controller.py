@@ -23,6 +23,7 @@ from rlz.runtime.graph import FIRST_WORKER_ID, LAST_WORKER_ID, MODULES, Node, pl
 from rlz.runtime.live import open_door
 from rlz.runtime.process import Ending, WorkerProcess, single_threaded, wait_until_dead
 from rlz.runtime.signals import StopSignals
+from rlz.system.descendants import children, collect, kill_orphans_of
 from rlz.system.files import TEMPORARY, remove_temporary
 from rlz.tracking import WorkerInfo
 from rlz.transport.stats import Stat
@@ -140,6 +141,7 @@ class Controller:
         self._said_waiting = False
         self._collected_at = time.monotonic()
         self._killed: dict[str, str] = {}
+        self._orphans: set[int] = set()
         self.learner_died = False
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._reader, select.POLLIN)
@@ -257,6 +259,7 @@ class Controller:
         del self._by_pidfd[process.pidfd]
         ending = process.reap()
         slot.pid = 0
+        kill_orphans_of(slot.node.name, but={other.pid for other in self.slots})
         worker = process.spec.worker_id
         self.streams.reap(worker)
         for stat in (Stat.WAITING_FOR, Stat.HEARTBEAT):  # they were the dead one's, not its successor's
@@ -371,6 +374,10 @@ class Controller:
         if now - self._collected_at >= COLLECT_S:
             self._collected_at = now
             gc.collect()
+            # Orphans that have come here and ended. Who starts a child of this process itself collects it at once.
+            orphans = set(children()) - {slot.pid for slot in self.slots}
+            collect(orphans & self._orphans)
+            self._orphans = orphans
 
     def _read_notices(self, tracker: RunTracker) -> None:
         with contextlib.suppress(BlockingIOError):

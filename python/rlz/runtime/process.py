@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from rlz.runtime.graph import Node
+from rlz.system.descendants import WORKER
 from rlz.workers.base import Report, WorkerSpec
 
 LOG_TAIL = 2000
@@ -48,7 +49,7 @@ class WorkerProcess:
             inherited = [spec_fd, self._error_fd, *spec.fds.values()]
             if spec.notice_fd >= 0:
                 inherited.append(spec.notice_fd)
-            self._popen = _start(module, spec_fd, inherited, log, environment or {})
+            self._popen = _start(module, spec_fd, inherited, log, {**(environment or {}), WORKER: node.name})
         except BaseException:
             os.close(self._error_fd)
             raise

@@ -17,6 +17,7 @@ from rlz.records.run_directory import RunDirectory, named_problems, open_run_dir
 from rlz.records.salvage import SALVAGE, with_salvaged_rows
 from rlz.runtime.graph import MODULES, plan
 from rlz.runtime.train import Launch, launch, make_streams, private_files
+from rlz.system.descendants import orphans_come_here
 from rlz.system.device import check_device
 from rlz.system.files import remove_temporary, replace_file
 from rlz.system.memory import check_memory
@@ -84,6 +85,7 @@ def resume(
     from rlz.envs.limits import start_notes
 
     with (
+        orphans_come_here(),
         private_files(),
         closing(open_run_directory(Path(run))) as run_dir,
         named_problems(run_dir.path),

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlz.errors import CheckpointError
-from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems
+from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems, runs_folder
 from rlz.records.totals import start_clock
 from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, leave
 from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.signals import StopSignals
+from rlz.system.descendants import ended_afterwards, orphans_come_here
 from rlz.system.files import replace_file
 from rlz.system.memory import check_memory
 
@@ -66,11 +67,12 @@ def train(
     for device in config.learner_devices():
         check_device(device)
     notes = list(notes)
+    parent = runs_folder(config)  # absolute before the first line of an environment runs, which may change the folder
     env_spec = envs.inspect_env(config, on_note=notes.append)
     notes += start_notes(env_spec)
     check_memory(config, env_spec)
-    with private_files(), closing(make_streams(config, env_spec)) as streams:
-        run_dir = create_run_directory(config)
+    with orphans_come_here(), private_files(), closing(make_streams(config, env_spec)) as streams:
+        run_dir = create_run_directory(config, parent)
         with closing(run_dir), named_problems(run_dir.path):
             try:
                 job = Launch(config, env_spec, run_dir, notes, quiet=quiet, modules=modules, plan=plan)
@@ -156,7 +158,11 @@ def launch(job: Launch, streams: "Streams") -> int:
         replace_file(job.run_dir.plan, job.plan.to_toml().encode())
         if job.plan.basis != "serial":
             job.notes.append(job.plan.headline())
-    outcome, signals = _serial(job, streams) if job.config.mode == "serial" else _processes(job, streams)
+    if job.config.mode == "serial":
+        with ended_afterwards():
+            outcome, signals = _serial(job, streams)
+    else:
+        outcome, signals = _processes(job, streams)
     if outcome.error:
         print(f"error: {outcome.error}\nlogs: {job.run_dir.logs}", file=sys.stderr, flush=True)
     status = _exit_status(outcome, signals)

@@ -4,12 +4,15 @@ Observations are written, flat and in the storage dtype, into arrays of the call
 them (`EnvSpec.action_field`).
 """
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlz.envs.actions import actions_of
+from rlz.envs.folder import WATCH, Folder
 from rlz.errors import EnvError, NonFiniteError
 from rlz.workers.environment_state import capture, restore
 
@@ -60,11 +63,18 @@ class Environment:
         self._zeros = np.zeros(env_spec.obs_dim, env_spec.obs_dtype)
         self._to_env = actions_of(env_spec).to_env
         self._steps = 0
+        self._home = os.getcwd()  # noqa: PTH109  (compared as it is)
+        self._watch = WATCH
+        self._watch.begin()
 
     @property
     def steps(self) -> int:
         """Calls of `step` so far."""
         return self._steps
+
+    def room(self) -> NDArray[Any]:
+        """Make an array for an observation [obs_dim]."""
+        return np.zeros_like(self._zeros)
 
     def reset(self, obs: NDArray[Any], seed: int | None = None) -> None:
         """Reset; the first observation goes to `obs` [obs_dim].
@@ -84,6 +94,8 @@ class Environment:
             result: Any = self._env.reset(seed=seed)
         except (Exception, SystemExit) as error:
             raise self._raised("reset", error) from error
+        finally:
+            self._go_home()
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._returned("reset", result, "(obs, info)")
         self._store("reset", result[0], obs)
@@ -109,7 +121,10 @@ class Environment:
         try:
             result: Any = self._step(self._to_env(action))
         except (Exception, SystemExit) as error:
+            self._go_home()
             raise self._raised("step", error) from error
+        if self._watch.moved:
+            self._go_home()
         try:
             obs, reward, terminated, truncated, _ = result
         except (TypeError, ValueError):
@@ -138,7 +153,10 @@ class Environment:
 
     def render(self) -> Any:
         """Return the current frame (with render_mode "rgb_array": uint8 [height, width, 3])."""
-        return self._env.render()
+        try:
+            return self._env.render()
+        finally:
+            self._go_home()
 
     def close(self) -> None:
         """Close the environment; an error while closing changes no result and is dropped."""
@@ -146,6 +164,21 @@ class Environment:
             self._env.close()
         except (Exception, SystemExit) as error:
             print(f"{self._name}: close() raised {type(error).__name__}: {error}")
+        finally:
+            self._go_home()
+
+    def _go_home(self) -> None:
+        """Bring the process back to its folder; what the environment has changed to is the environment's alone."""
+        self._watch.moved = False
+        with suppress(FileNotFoundError):  # the folder that we were in is gone
+            if os.path.samestat(os.stat("."), os.stat(self._home)):  # noqa: PTH116
+                return
+        from rlz.envs.in_own_folder import InOwnFolder
+
+        folder = Folder()
+        folder.take(self._home)
+        self._env = InOwnFolder(self._env, folder)
+        self._step = self._env.step
 
     def _seed_spaces(self, seed: int) -> None:
         layer = self._env
