@@ -11,7 +11,7 @@ import rlz
 from rlz.config import resolve
 from rlz.envs import inspect_env
 from rlz.errors import CheckpointError
-from rlz.networks.spec import actor_manifest, actor_spec
+from rlz.networks.spec import policy_spec
 from rlz.policy import describe, find_policy, split_parameters
 
 CONFIG = resolve("sac", "Pendulum-v1", {"hidden": [8], "activation": "tanh"})
@@ -24,12 +24,12 @@ def spec():
 
 def write(folder, spec, seed=0, env_steps=500):
     folder.mkdir(parents=True)
-    actor = actor_spec(CONFIG, spec)
-    size = sum(int(np.prod(shape)) for _, _, shape in actor_manifest(actor))
+    policy = policy_spec(CONFIG, spec)
+    size = sum(int(np.prod(shape)) for _, _, shape in policy.manifest)
     packed = np.random.default_rng(seed).normal(size=size).astype(np.float32)
-    tensors = split_parameters(actor, packed.view(np.uint8))
+    tensors = split_parameters(policy.manifest, packed.view(np.uint8))
     save_file(tensors, folder / "policy.safetensors")
-    description = describe(CONFIG, spec, actor, version=3, env_steps=env_steps)
+    description = describe(CONFIG, spec, policy, version=3, env_steps=env_steps)
     (folder / "policy.json").write_text(json.dumps(description))
     return tensors
 
@@ -75,6 +75,19 @@ def test_wrong_observations_are_refused(tmp_path, spec):
         policy.predict(np.array(["a", "b", "c"]))
 
 
+def test_policies_of_format_1_still_load(tmp_path, spec):
+    write(tmp_path / "new", spec)
+    write(tmp_path / "old", spec)
+    description = json.loads((tmp_path / "old" / "policy.json").read_text())
+    description |= {"format": 1, "actor": description.pop("policy")["network"]}
+    (tmp_path / "old" / "policy.json").write_text(json.dumps(description))
+    obs = np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32)
+    np.testing.assert_array_equal(rlz.load(tmp_path / "old").predict(obs), rlz.load(tmp_path / "new").predict(obs))
+    (tmp_path / "old" / "policy.json").write_text(json.dumps(description | {"format": 3}))
+    with pytest.raises(CheckpointError, match="has format 3, this rlz reads formats 1 and 2"):
+        rlz.load(tmp_path / "old")
+
+
 def test_which_checkpoint(tmp_path, spec, monkeypatch):
     run = tmp_path / "runs" / "mine"
     with pytest.raises(CheckpointError, match="no such folder"):
@@ -108,7 +121,7 @@ def test_broken_files_are_named(tmp_path, spec):
     with pytest.raises(CheckpointError, match=r"policy.safetensors cannot be read"):
         rlz.load(folder)
     (folder / "policy.json").write_text('{"algo": "sac"}')
-    with pytest.raises(CheckpointError, match="lacks actor, env"):
+    with pytest.raises(CheckpointError, match="lacks env, env_spec, env_steps, format, policy"):
         rlz.load(folder)
     (folder / "policy.json").write_text("[")
     with pytest.raises(CheckpointError, match=r"policy.json cannot be read"):

@@ -6,12 +6,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlz.acting import EpsilonGreedy
     from rlz.config import RunConfig
     from rlz.policy import load
 
-__all__ = ["RunConfig", "__version__", "load"]
+__all__ = ["EpsilonGreedy", "RunConfig", "__version__", "load"]
 
-_HOME = {"RunConfig": "rlz.config", "load": "rlz.policy"}
+_HOME = {"EpsilonGreedy": "rlz.acting", "RunConfig": "rlz.config", "load": "rlz.policy"}
 
 
 def __getattr__(name: str) -> Any:

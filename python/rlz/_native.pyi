@@ -722,12 +722,13 @@ class Policy:
         obs: NDArray[Any],
         actions: NDArray[np.float32],
         *,
+        progress: float = 1.0,
         deterministic: bool = False,
-        log_prob: NDArray[np.float32] | None = None,
+        extras: dict[str, NDArray[Any]] | None = None,
     ) -> None:
         """Map obs [m, obs_dim] of any real dtype to actions [m, action_dim] in [-1, 1].
 
-        `log_prob` [m] is filled where it is given; ValueError for a deterministic head.
+        `extras`: {"log_prob": float32 [m]} is filled; ValueError for a deterministic head. `progress` is not used.
         """
     def uniform(self, actions: NDArray[np.float32]) -> None:
         """Warm-up: uniform actions [m, action_dim] in [-1, 1] from the policy's own random stream."""

@@ -24,6 +24,10 @@ class EnvError(RlzError):
     """An environment that cannot be made, has an unsupported space, or misbehaves."""
 
 
+class PolicyError(RlzError):
+    """A network or acting rule of a user's own that raises, or gives something else than actions."""
+
+
 class DeviceError(RlzError):
     """A torch device that does not exist or cannot be used."""
 

@@ -1,30 +1,38 @@
-"""Use a trained policy: `rlz.load(RUN)` needs neither torch nor the code that trained it.
+"""Use a trained policy: `rlz.load(RUN)` needs no torch, unless what acts is a torch module of a user's own.
 
 A folder holds a policy when it has two files, which every checkpoint and `checkpoints/best` have:
 
-- `policy.safetensors`: the actor's tensors, named and shaped as `rlz.networks.spec.actor_manifest` says.
-- `policy.json`: `{"format": 1, "algo", "actor": arguments of the native policy, "env_spec": EnvSpec,
-  "env": {"id", "kwargs", "wrapper", "obs_dtype", "max_episode_steps"}, "version", "env_steps"}`.
+- `policy.safetensors`: the tensors of what acts, named and shaped as its manifest says.
+- `policy.json`: `{"format": 2, "algo", "policy": PolicySpec, "env_spec": EnvSpec,
+  "env": {"id", "kwargs", "wrapper", "obs_dtype", "max_episode_steps"}, "version", "env_steps"}`. Format 1 had "actor"
+  in the place of "policy": the arguments of the native policy.
 """
 
 import json
+import math
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlz._native import Policy as NativePolicy
+from rlz.acting import Policy as Acting
+from rlz.acting import Rule, as_rule, make_policy
+from rlz.algorithms.answers import Field, PolicySpec
 from rlz.config.literals import encode
+from rlz.dtypes import numpy_dtype
 from rlz.envs import EnvSpec, actions_of
-from rlz.errors import CheckpointError
+from rlz.errors import CheckpointError, ConfigError
 from rlz.networks.spec import actor_manifest
+from rlz.references import PICKLE
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
 
-FORMAT = 1
+FORMAT = 2
 _POLICY_JSON = "policy.json"
 _POLICY_TENSORS = "policy.safetensors"
 
@@ -42,7 +50,12 @@ class Policy:
     """
 
     def __init__(
-        self, path: Path, description: dict[str, Any], parameters: NDArray[np.uint8], seed: int | None
+        self,
+        path: Path,
+        description: dict[str, Any],
+        parameters: NDArray[np.uint8],
+        seed: int | None,
+        spec: PolicySpec | None = None,
     ) -> None:
         self.path = path
         self.spec = EnvSpec.from_json(description["env_spec"])
@@ -50,15 +63,14 @@ class Policy:
         self.env_steps = int(description["env_steps"])
         self.version = int(description["version"])
         self._env = dict(description["env"])
-        words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-        self._native = NativePolicy(**description["actor"], seed=[int(word) for word in words])
-        self._native.load(parameters)
+        self._acting = make_policy(spec or policy_spec(description), np.random.SeedSequence(seed))
+        self._acting.load(parameters)
         self._actions = actions_of(self.spec)
 
     @property
-    def native(self) -> NativePolicy:
-        """The actor itself, for callers that keep their own arrays."""
-        return self._native
+    def acting(self) -> Acting:
+        """What acts itself, for callers that keep their own arrays."""
+        return self._acting
 
     def predict(self, obs: ArrayLike, deterministic: bool = True) -> NDArray[Any]:
         """Actions for one observation or for a batch.
@@ -66,7 +78,7 @@ class Policy:
         Parameters
         ----------
         obs : real numbers of shape `spec.obs_shape`, or [n, *spec.obs_shape].
-        deterministic : take the mean of the distribution; False draws from it.
+        deterministic : the action of evaluations; False explores as training does at its end.
 
         Returns
         -------
@@ -90,10 +102,10 @@ class Policy:
             )
         count = 1 if single else len(array)
         rows = np.ascontiguousarray(array.reshape(count, self.spec.obs_dim), dtype=np.float32)
-        flat = np.empty((len(rows), self.spec.action_dim), np.float32)
+        flat = np.empty((len(rows), self.spec.action_dim), self.spec.row_action_dtype)
         if not len(rows):
             return np.empty((0, *self.spec.action_shape), self.spec.action_dtype)
-        self._native.act(rows, flat, deterministic=deterministic)
+        self._acting.act(rows, flat, deterministic=deterministic)
         actions = [self._actions.to_env(row) for row in flat]
         return actions[0] if single else np.stack(actions)
 
@@ -108,7 +120,13 @@ class Policy:
         return envs.make_env(self._env, **kwargs)
 
 
-def load(run: str | Path, checkpoint: str | None = None, *, seed: int | None = None) -> Policy:
+def load(
+    run: str | Path,
+    checkpoint: str | None = None,
+    *,
+    seed: int | None = None,
+    acting: Rule | Callable[[EnvSpec], Any] | None = None,
+) -> Policy:
     """Load the policy of a run.
 
     Parameters
@@ -117,6 +135,8 @@ def load(run: str | Path, checkpoint: str | None = None, *, seed: int | None = N
     checkpoint : "best", "latest", or the name of a folder in `checkpoints/`; default: "best" where the run has one
         (it was evaluated), else "latest".
     seed : of `predict(..., deterministic=False)`; default: a new one each time.
+    acting : the class of modules, or the rule, that acts; needed where the run's own cannot be imported here, because
+        its file has moved or it was made in a notebook.
 
     Raises
     ------
@@ -126,9 +146,12 @@ def load(run: str | Path, checkpoint: str | None = None, *, seed: int | None = N
     folder = find_policy(run, checkpoint)
     description = _read_description(folder)
     try:
-        return Policy(folder, description, _read_parameters(folder, description), seed)
+        spec = policy_spec(description) if acting is None else as_rule(acting).policy(_spaces(description))
+        return Policy(folder, description, read_parameters(folder, description, spec.manifest), seed, spec)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder / _POLICY_JSON} is broken: {type(error).__name__}: {error}") from error
+    except ConfigError as error:
+        raise CheckpointError(f"{error} What acts can be given: rlz.load({str(run)!r}, acting=Net)") from error
 
 
 def find_policy(run: str | Path, checkpoint: str | None = None) -> Path:
@@ -155,13 +178,14 @@ def find_policy(run: str | Path, checkpoint: str | None = None) -> Path:
 
 
 def describe(
-    config: "RunConfig", env_spec: EnvSpec, actor: dict[str, Any], *, version: int, env_steps: int
+    config: "RunConfig", env_spec: EnvSpec, policy: PolicySpec, *, version: int, env_steps: int
 ) -> dict[str, Any]:
-    """Contents of `policy.json`, for whoever writes a checkpoint."""
+    """Contents of `policy.json`, for whoever writes a checkpoint. Never holds code: a pickle becomes its mark alone."""
+    unnamed = {key: PICKLE for key, value in policy.network.items() if str(value).startswith(PICKLE)}
     return {
         "format": FORMAT,
         "algo": config.algo,
-        "actor": actor,
+        "policy": {**asdict(policy), "network": {**policy.network, **unnamed}},
         "env_spec": env_spec.to_json(),
         "env": {
             "id": config.env,
@@ -175,17 +199,35 @@ def describe(
     }
 
 
-def split_parameters(actor: dict[str, Any], parameters: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
-    """Views of a packed actor (as published) by tensor name, for `safetensors.numpy.save_file`."""
-    flat = parameters.view(np.float32)
+def split_parameters(manifest: Sequence[Field], parameters: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+    """Packed parameters (as published) by tensor name, for `safetensors.numpy.save`."""
     tensors, start = {}, 0
-    for name, _, shape in actor_manifest(actor):
-        size = int(np.prod(shape))
-        tensors[name] = flat[start : start + size].reshape(shape)
-        start += size
-    if start != flat.size:
-        raise ValueError(f"the packed actor has {flat.size} numbers, its manifest {start}")
+    for name, native, shape in manifest:
+        dtype = numpy_dtype(native)
+        end = start + dtype.itemsize * math.prod(shape)
+        part = parameters[start:end]
+        if len(part) < end - start:
+            break
+        tensors[name] = (part.view(dtype) if start % dtype.itemsize == 0 else part.copy().view(dtype)).reshape(shape)
+        start = end
+    if start != parameters.size or len(tensors) != len(manifest):
+        raise ValueError(f"the packed policy has {parameters.size} bytes, which is not what its manifest says")
     return tensors
+
+
+def _spaces(description: dict[str, Any]) -> EnvSpec:
+    return EnvSpec.from_json(description["env_spec"])
+
+
+def policy_spec(description: dict[str, Any]) -> PolicySpec:
+    """What acts, from the contents of a `policy.json` of any format."""
+    if "actor" in description:  # format 1
+        actor = description["actor"]
+        return PolicySpec("native", actor, tuple(actor_manifest(actor)))
+    spec = PolicySpec.from_json(description["policy"])
+    if any(str(value).startswith(PICKLE) for value in spec.network.values()):
+        raise ConfigError("what acts was defined in a notebook or inside a function: it has no name to import it by.")
+    return spec
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -196,15 +238,17 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(description, dict):
         raise CheckpointError(f"{path} is broken: it holds a {type(description).__name__}")
-    missing = {"algo", "actor", "env_spec", "env", "version", "env_steps"} - set(description)
+    acts = {1: "actor", FORMAT: "policy"}.get(description.get("format", FORMAT))
+    if acts is None:
+        raise CheckpointError(f"{path} has format {description.get('format')}, this rlz reads formats 1 and {FORMAT}")
+    missing = {"format", "algo", acts, "env_spec", "env", "version", "env_steps"} - set(description)
     if missing:
         raise CheckpointError(f"{path} lacks {', '.join(sorted(missing))}")
-    if description.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {description.get('format')}, this rlz reads format {FORMAT}")
     return dict(description)
 
 
-def _read_parameters(folder: Path, description: dict[str, Any]) -> NDArray[np.uint8]:
+def read_parameters(folder: Path, description: dict[str, Any], manifest: Sequence[Field]) -> NDArray[np.uint8]:
+    """The packed tensors of a policy, as published; raises CheckpointError where they are not those of the manifest."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -221,10 +265,10 @@ def _read_parameters(folder: Path, description: dict[str, Any]) -> NDArray[np.ui
     except SafetensorError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     packed = []
-    for name, _, shape in actor_manifest(description["actor"]):
-        tensor = tensors.get(name)
-        if tensor is None or tensor.shape != tuple(shape) or tensor.dtype != np.float32:
+    for name, native, shape in manifest:
+        tensor, dtype = tensors.get(name), numpy_dtype(native)
+        if tensor is None or tensor.shape != tuple(shape) or tensor.dtype != dtype:
             got = "nothing" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
-            raise CheckpointError(f"{path}: tensor {name!r} must be float32{list(shape)}, got {got}")
-        packed.append(np.ascontiguousarray(tensor).reshape(-1))
-    return np.concatenate(packed).view(np.uint8)
+            raise CheckpointError(f"{path}: tensor {name!r} must be {dtype}{list(shape)}, got {got}")
+        packed.append(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))
+    return np.concatenate(packed)

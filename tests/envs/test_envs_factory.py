@@ -90,12 +90,15 @@ def test_module_prefix_kwargs_and_wrapper(chain: str) -> None:
 
 
 def test_arguments_arrive_as_they_were_written_in_training_and_from_a_policy(chain: str) -> None:
+    from rlz.algorithms.answers import PolicySpec
     from rlz.config import resolve
     from rlz.policy import describe
 
     config = resolve("sac", chain, {"env_kwargs": ["length=(None, 2)"]})
     spec = envs.inspect_env(config)
-    description = json.loads(json.dumps(describe(config, spec, {}, version=1, env_steps=1)["env"]))
+    description = json.loads(
+        json.dumps(describe(config, spec, PolicySpec("native", {}, ()), version=1, env_steps=1)["env"])
+    )
     for env in (envs.make(config), envs.make_env(description)):
         assert env.unwrapped.length == (None, 2)  # type: ignore[attr-defined]
 

@@ -38,7 +38,7 @@ def score(run: Path, episodes: int = 100) -> float:
     policy = rlz.load(run, "latest")
     env = Environment(policy.make_env(), policy.spec, "gate")
     try:
-        result = play(env, policy.native, policy.spec, evaluation_seeds(episodes))
+        result = play(env, policy.acting, policy.spec, evaluation_seeds(episodes))
     finally:
         env.close()
     assert result is not None

@@ -114,7 +114,7 @@ def test_samples_and_log_prob_agree_with_torch(activation: str) -> None:
 
     actions = np.zeros((rows, action_dim), np.float32)
     log_prob = np.zeros(rows, np.float32)
-    policy.act(obs, actions, log_prob=log_prob)
+    policy.act(obs, actions, extras={"log_prob": log_prob})
     mean, log_std = actor.head(obs)
     gaussian = torch.distributions.Normal(mean.double(), log_std.double().exp())
     pre_tanh = gaussian.mean + gaussian.stddev * noise
@@ -133,7 +133,7 @@ def test_log_prob_is_finite_at_the_bounds() -> None:
         policy.load(np.array([0, 0, mean, log_std], np.float32).view(np.uint8))
         action, log_prob = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
         for deterministic in (True, False):
-            policy.act(np.zeros((1, 1)), action, deterministic=deterministic, log_prob=log_prob)
+            policy.act(np.zeros((1, 1)), action, deterministic=deterministic, extras={"log_prob": log_prob})
             assert abs(action[0, 0]) <= 1
             assert np.isfinite(log_prob[0])
 
@@ -182,7 +182,7 @@ def test_exploration_noise_is_of_the_deterministic_head() -> None:
         ("actor.head.bias", (2,)),
     ]
     with pytest.raises(ValueError, match="log_prob: the actions of a deterministic head have no density"):
-        quiet.act(obs, actions, log_prob=np.zeros(4, np.float32))
+        quiet.act(obs, actions, extras={"log_prob": np.zeros(4, np.float32)})
     for head, noise, message in [
         ("squashed_gaussian", 0.1, "expected 0 for the head squashed_gaussian"),
         ("deterministic", -0.1, "given -0.1, expected at least 0"),
@@ -284,9 +284,9 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="read-only"):
         policy.act(obs, frozen)
     with pytest.raises(ValueError, match=r"log_prob: expected .* \(4,\)"):
-        policy.act(obs, actions, log_prob=np.zeros(3, np.float32))
+        policy.act(obs, actions, extras={"log_prob": np.zeros(3, np.float32)})
     with pytest.raises(ValueError, match="share memory"):
-        policy.act(obs, actions, log_prob=actions.reshape(-1)[:4])
+        policy.act(obs, actions, extras={"log_prob": actions.reshape(-1)[:4]})
     with pytest.raises(ValueError, match=f"given 3 bytes, expected {policy.nbytes}"):
         policy.load(np.zeros(3, np.uint8))
     for options, message in [

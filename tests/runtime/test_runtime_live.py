@@ -91,7 +91,7 @@ def test_the_newest_actor_of_a_live_run(run: Run, tmp_path: Path) -> None:
             # The same numbers, by way of the run's own store.
             parameters = np.empty(run.streams.parameters.nbytes, np.uint8)
             run.streams.parameters.subscriber().read(parameters)
-            policy.native.load(parameters)
+            policy.acting.load(parameters)
             np.testing.assert_array_equal(policy.predict(obs), action)
 
 

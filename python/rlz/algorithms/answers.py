@@ -98,6 +98,11 @@ class PolicySpec:
     extras: tuple[Field, ...] = ()
     state: tuple[Field, ...] = ()
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of `dataclasses.asdict`, with lists for tuples."""
+        return cls(**{**{name: _frozen(value) for name, value in values.items()}, "network": values["network"]})
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -127,10 +132,9 @@ class Answers:
         kind: type[Replay] | type[Rollout] = Replay if values["kind"] == "Replay" else Rollout
         if data.get("priority") is not None:
             data["priority"] = Priority(**values["data"]["priority"])
-        policy = {name: _frozen(value) for name, value in values["policy"].items()}
         return cls(
             data=kind(**data),
-            policy=PolicySpec(**{**policy, "network": values["policy"]["network"]}),
+            policy=PolicySpec.from_json(values["policy"]),
             metrics=tuple(values["metrics"]),
             sides=tuple(values["sides"]),
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rlz.dtypes import NATIVE
 from rlz.errors import EnvError
 
 if TYPE_CHECKING:
@@ -15,21 +16,6 @@ if TYPE_CHECKING:
 
 Field = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape) of a replay row's field, as `rlz._native` takes it."""
-
-_NATIVE = {
-    "float16": "f16",
-    "float32": "f32",
-    "float64": "f64",
-    "uint8": "u8",
-    "int8": "i8",
-    "uint16": "u16",
-    "int16": "i16",
-    "uint32": "u32",
-    "int32": "i32",
-    "uint64": "u64",
-    "int64": "i64",
-    "bool": "bool",
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +66,7 @@ class EnvSpec:
         stored = np.dtype(observation.dtype)
         if stored.kind == "f" and stored.itemsize > 4 and obs_dtype != "native":
             stored = np.dtype(np.float32)
-        if stored.name not in _NATIVE:
+        if stored.name not in NATIVE:
             raise EnvError(f"{env_id} has the observation_space {observation}: the dtype {stored} cannot be stored.")
         limit = env.spec.max_episode_steps if env.spec is not None else None
         return cls(
@@ -138,7 +124,7 @@ class EnvSpec:
 
     def fields(self) -> list[Field]:
         """Fields of a replay row: obs, action (see `action_field`), next_obs, reward, discount."""
-        obs = _NATIVE[self.obs_dtype]
+        obs = NATIVE[self.obs_dtype]
         return [
             ("obs", obs, self.obs_shape),
             self.action_field,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlz.algorithms.answers import PolicySpec
 from rlz.algorithms.registry import ALGORITHMS, DETERMINISTIC
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def actor_spec(config: RunConfig, env_spec: EnvSpec) -> dict[str, Any]:
         "head": head,
         **exploration,
     }
+
+
+def policy_spec(config: RunConfig, env_spec: EnvSpec) -> PolicySpec:
+    """What acts in a run."""
+    arguments = actor_spec(config, env_spec)
+    return PolicySpec("native", arguments, tuple(actor_manifest(arguments)))
 
 
 def actor_manifest(spec: dict[str, Any]) -> list[Parameter]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.errors import NonFiniteError
-from rlz.networks.spec import actor_spec
+from rlz.networks.spec import policy_spec
 from rlz.system.files import new_folder, point_to, replace_file, write_file
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class PolicyFiles:
         """
         from rlz.policy import describe, split_parameters
 
-        actor = actor_spec(config, env_spec)
-        tensors: dict[str, NDArray[Any]] = dict(split_parameters(actor, parameters))
+        policy = policy_spec(config, env_spec)
+        tensors = split_parameters(policy.manifest, parameters)
         check_finite(tensors, "policy")
-        description = describe(config, env_spec, actor, version=version, env_steps=env_steps)
+        description = describe(config, env_spec, policy, version=version, env_steps=env_steps)
         description["updates"] = updates
         if evaluation is not None:
             description["evaluation"] = evaluation

@@ -66,7 +66,7 @@ def evaluate(
     env = Environment(raw, policy.spec, "eval")
     try:
         with recorder(video, env, raw.metadata) as frame:
-            result = play(env, policy.native, policy.spec, starts, frame=frame)
+            result = play(env, policy.acting, policy.spec, starts, frame=frame)
     except EnvError as error:
         print(Report.of(error).traceback, end="", file=sys.stderr)  # the user's code; the message follows
         raise

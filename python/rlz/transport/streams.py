@@ -70,9 +70,9 @@ class Streams:
             The memory cannot be had; nothing stays allocated.
         """
         # The layout of the actor is the networks' business; this module only reserves room for it.
-        from rlz.networks.spec import actor_manifest, actor_spec
+        from rlz.networks.spec import policy_spec
 
-        manifest = actor_manifest(actor_spec(config, env_spec))
+        manifest = policy_spec(config, env_spec).manifest
         return cls(
             replay=Replay.create(
                 env_spec.fields(), buffer_size=config.buffer_size, lanes=config.num_envs, run_id=run_id

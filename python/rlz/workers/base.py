@@ -163,9 +163,11 @@ def _is_ours(file: str) -> bool:
 
 
 def _is_plumbing(file: str) -> bool:
-    """Whether a file stands between a worker's loop and a user's environment: rlz itself, Gymnasium's wrappers."""
+    """Whether a file stands between a worker's loop and a user's code: rlz, Gymnasium's wrappers, calls of torch."""
     path = Path(file)
     if path.is_relative_to(_PACKAGE):
+        return True
+    if path.parts[-4:] == ("torch", "nn", "modules", "module.py"):
         return True
     return path.parts[-2:] == ("gymnasium", "core.py") or path.parts[-3:-1] == ("gymnasium", "wrappers")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlz._native import Policy
 from rlz.config.seeds import Role, stream
 from rlz.envs.limits import longest_evaluation
 from rlz.workers.environment import Environment, evaluation_seed
 from rlz.workers.global_random import globals_apart
 
 if TYPE_CHECKING:
+    from rlz.acting import Policy
     from rlz.envs.spaces import EnvSpec
 
 
@@ -90,7 +90,7 @@ def own_globals() -> AbstractContextManager[None]:
 
 def play(
     env: Environment,
-    policy: Policy,
+    policy: "Policy",
     env_spec: "EnvSpec",
     seeds: Sequence[int],
     *,

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING, Policy
+from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING
+from rlz.acting import make_policy
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.envs.limits import cut_note
 from rlz.errors import CheckpointError, WaitTimeoutError
-from rlz.networks.spec import actor_spec
-from rlz.policy import load
+from rlz.networks.spec import policy_spec
+from rlz.policy import read_parameters
 from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, notice, waiting
@@ -53,10 +54,10 @@ class Evaluator:
         config = self._config = spec.run_config()
         self._env_spec = spec.environment()
         self._stats = StatsRow(streams.stats, spec.slot)
-        self._actor = actor_spec(config, self._env_spec)
         # Deterministic actions draw nothing; the seed only has to exist.
         seed = stream(config.seed, Role.EVALUATION, worker=spec.index, incarnation=spec.incarnation)
-        self._policy = Policy(**self._actor, seed=seed.generate_state(4, np.uint64).tolist())
+        acts = policy_spec(config, self._env_spec)
+        self._policy, self._manifest = make_policy(acts, seed), acts.manifest
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._parameters = np.zeros(streams.parameters.nbytes, np.uint8)
         with own_globals():
@@ -191,9 +192,9 @@ class Evaluator:
         if description is None or "held_out" in description:
             return
         try:
-            policy = load(self._best_dir)
+            self._policy.load(read_parameters(self._best_dir, description, self._manifest))
             seeds = held_out_seeds(self._config.eval_episodes)
-            result = play(self._env, policy.native, self._env_spec, seeds, go_on=self._may_go_on, played=self._played)
+            result = play(self._env, self._policy, self._env_spec, seeds, go_on=self._may_go_on, played=self._played)
             if result is not None:
                 add_held_out(self._best_dir, result.score())
         except (OSError, CheckpointError) as error:

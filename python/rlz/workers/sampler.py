@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, RUNNING, Policy
+from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, RUNNING
+from rlz.acting import make_policy
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
-from rlz.networks.spec import actor_spec
+from rlz.networks.spec import policy_spec
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
@@ -53,7 +54,7 @@ class Sampler:
         seed_globals(own)  # a constructor may draw already
         self._envs = [Environment(make(config), env_spec, spec.name) for _ in self._lanes]
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
-        self._policy = Policy(**actor_spec(config, env_spec), seed=seed.generate_state(4, np.uint64).tolist())
+        self._policy = make_policy(policy_spec(config, env_spec), seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._writer = streams.replay.writer(self._lanes, worker=spec.worker_id, n_step=config.n_step_return)
         self._folds = config.n_step_return > 1
@@ -76,6 +77,7 @@ class Sampler:
         ]
         self._gamma = config.gamma
         self._learning_starts = config.learning_starts
+        self._total = config.total_timesteps
         self._latest = self._subscriber.version
         self._append = self._writer.append
         self._complete = streams.limiter.complete_step
@@ -123,7 +125,7 @@ class Sampler:
                 return True
         elif granted == len(tickets):
             version = self._policy.refresh(self._subscriber)
-            self._policy.act(self._obs, self._actions)
+            self._policy.act(self._obs, self._actions, progress=tickets.item(0) / self._total)
         else:
             version = self._policy.refresh(self._subscriber)
             self._act_for(np.flatnonzero(tickets >= 0))
@@ -237,7 +239,7 @@ class Sampler:
 
     def _act_for(self, which: NDArray[np.intp]) -> None:
         actions = np.empty((len(which), self._actions.shape[1]), self._actions.dtype)
-        self._policy.act(self._obs[which], actions)
+        self._policy.act(self._obs[which], actions, progress=self._tickets.item(which[0]) / self._total)
         self._actions[which] = actions
 
     def _wait_for_parameters(self, timeout: float | None) -> bool:

@@ -2,7 +2,7 @@
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rlz_core::policy::{Activation, Head, Policy as Core, Rng};
 
 use crate::array::{ArrayView, describe, output};
@@ -114,14 +114,17 @@ impl Policy {
         self.version
     }
 
-    #[pyo3(signature = (obs, actions, *, deterministic=false, log_prob=None))]
+    #[pyo3(signature = (obs, actions, *, progress=1.0, deterministic=false, extras=None))]
     fn act(
         &mut self,
         obs: &Bound<'_, PyAny>,
         actions: &Bound<'_, PyAny>,
+        progress: f64,
         deterministic: bool,
-        log_prob: Option<&Bound<'_, PyAny>>,
+        extras: Option<&Bound<'_, PyDict>>,
     ) -> Result<()> {
+        let _ = progress; // for policies with a schedule; this one has none
+        let log_prob = extras.map(log_prob_of).transpose()?.flatten();
         let width = self.core.obs_dim();
         let wrong = |got: &Bound<'_, PyAny>| {
             format!("obs: expected a C-contiguous array of shape (m, {width}) of a real dtype, got {}", describe(got))
@@ -135,7 +138,7 @@ impl Policy {
             return Err(Failure::value(wrong(obs)));
         }
         let mut actions = output::<f32>("actions", actions, &[rows, self.core.action_dim()])?;
-        let mut log_prob = log_prob.map(|array| output::<f32>("log_prob", array, &[rows])).transpose()?;
+        let mut log_prob = log_prob.as_ref().map(|array| output::<f32>("log_prob", array, &[rows])).transpose()?;
         if log_prob.as_ref().is_some_and(|log_prob| log_prob.overlaps(&actions)) {
             return Err(Failure::value("actions and log_prob share memory"));
         }
@@ -165,4 +168,14 @@ impl Policy {
         *self.core.rng_mut() = Rng::from_bytes(value)?;
         Ok(())
     }
+}
+
+/// The array for log_prob among the extras that are asked for.
+fn log_prob_of<'py>(extras: &Bound<'py, PyDict>) -> Result<Option<Bound<'py, PyAny>>> {
+    for name in extras.keys() {
+        if name.extract::<&str>().ok() != Some("log_prob") {
+            return Err(Failure::value(format!("extras: given {name}, expected log_prob alone")));
+        }
+    }
+    Ok(extras.get_item("log_prob")?)
 }

@@ -1,0 +1,9 @@
+"""Acting: from observations to actions, with a network that Rust runs or with any torch module.
+
+Importing this package imports no torch.
+"""
+
+from rlz.acting.policies import Policy, make_policy
+from rlz.acting.rules import EpsilonGreedy, Rule, as_rule, own_network
+
+__all__ = ["EpsilonGreedy", "Policy", "Rule", "as_rule", "make_policy", "own_network"]

@@ -1,0 +1,257 @@
+"""How a torch module acts: from what it returns to actions. Stated in an algorithm's file; importing it needs no torch.
+
+A rule is a value: its class, the user's class of modules and numbers. So it travels in a `PolicySpec`, and
+`policy.json` holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlz.algorithms.answers import Field, PolicySpec
+from rlz.algorithms.registry import DETERMINISTIC, SQUASHED_GAUSSIAN
+from rlz.envs.spaces import EnvSpec
+from rlz.errors import ConfigError, PolicyError
+from rlz.references import load, reference_to
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
+
+class Moment(NamedTuple):
+    """Where in a run an action is chosen.
+
+    Attributes
+    ----------
+    progress : share of the run's env steps that were taken before it, 0 to 1.
+    deterministic : no exploration: evaluation, and `predict`.
+    random : for draws with numpy. torch's own generator is the policy's too while it acts.
+    """
+
+    progress: float
+    deterministic: bool
+    random: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Acts with what the module returns; the base of every rule.
+
+    The module gets observations [m, *obs_shape] in float32. It returns one of
+
+    - actions: floats [m, action_dim] in [-1, 1] for a Box, indices [m] or [m, action_dim] for choices;
+    - a `torch.distributions.Distribution` over them: drawn from in training, its mode or mean in evaluation;
+    - a mapping with one of these as "action", and what else the data keeps by name, such as "value".
+
+    Attributes
+    ----------
+    network : called with the spaces (`EnvSpec`), gives the module: a class, a function, or a `functools.partial`
+        of one with plain values.
+    extras : what the data keeps beside the action; "log_prob" is that of the drawn action.
+    """
+
+    network: Callable[[EnvSpec], nn.Module]
+    extras: tuple[Field, ...] = ()
+
+    def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        """Actions [m, action_dim] (see the class), and the extras by name, each [m, ...]."""
+        given = module(obs)
+        extras: dict[str, Tensor] = {}
+        if isinstance(given, Mapping):
+            extras = {name: value for name, value in given.items() if name != "action"}
+            given = given["action"]
+        if hasattr(given, "log_prob"):
+            action = _mode(given) if moment.deterministic else given.sample()
+            if any(name == "log_prob" for name, _, _ in self.extras):
+                extras["log_prob"] = given.log_prob(action).reshape(len(obs), -1).sum(-1)
+            return action.reshape(len(obs), -1), extras
+        if spaces.discrete and given.is_floating_point():
+            raise PolicyError(
+                f"the module gave {given.dtype} {list(given.shape)} for choices. Values of the choices act through "
+                "rlz.EpsilonGreedy(Net, ...); logits are returned as torch.distributions.Categorical(logits=...)"
+            )
+        return given.reshape(len(obs), -1), extras
+
+    def build(self, spaces: EnvSpec) -> nn.Module:
+        """A fresh module, ready to act. Leaves torch's own generator as it was."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            module = self.network(spaces)
+        if not isinstance(module, torch.nn.Module):
+            raise PolicyError(f"{self.network!r} gave a {type(module).__name__}, expected a torch.nn.Module")
+        return module.eval()
+
+    def policy(self, spaces: EnvSpec) -> PolicySpec:
+        """The value that workers and `policy.json` get. Makes the module once, for the names of its tensors."""
+        from rlz.acting.flat import manifest
+
+        keywords: dict[str, Any] = {}
+        network: Any = self.network
+        if isinstance(network, partial) and not network.args:
+            network, keywords = network.func, dict(network.keywords)
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return PolicySpec(
+            runner="torch",
+            network={
+                "rule": reference_to(type(self)),
+                "module": reference_to(network),
+                "arguments": keywords,
+                "settings": {name: value for name, value in own.items() if name not in ("network", "extras")},
+                "spaces": spaces.to_json(),
+            },
+            manifest=manifest(self.build(spaces)),
+            extras=self.extras,
+        )
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Rule):
+    """The choice of highest value, or with probability epsilon a uniform one (Watkins 1989; Mnih et al. 2015).
+
+    The module gives a value for each choice: [m, n], for MultiDiscrete those of all components side by side. Epsilon
+    falls linearly with the env steps. Evaluation is greedy.
+
+    Attributes
+    ----------
+    start, end : epsilon at the beginning, and when it has fallen.
+    over : part of the run's env steps during which it falls, 0 to 1.
+    """
+
+    start: float = 1.0
+    end: float = 0.05
+    over: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("start", "end", "over"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError(f"EpsilonGreedy: {name} is {value}, expected 0 to 1")
+
+    def epsilon(self, progress: float) -> float:
+        """Probability of a uniform choice."""
+        done = 1.0 if self.over == 0.0 else min(progress / self.over, 1.0)
+        return self.start + done * (self.end - self.start)
+
+    def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `Rule.act`."""
+        import torch
+
+        choices = spaces.action_choices
+        if not choices:
+            raise ConfigError(f"EpsilonGreedy needs choices; the actions of {spaces.env_id} are a Box")
+        values = module(obs)
+        if values.shape != (len(obs), sum(choices)):
+            raise PolicyError(
+                f"the module gave {list(values.shape)} for {len(obs)} observations; expected the values of all "
+                f"choices, {[len(obs), sum(choices)]}"
+            )
+        greedy = torch.stack([part.argmax(1) for part in values.split(choices, 1)], 1)
+        if not moment.deterministic:
+            drawn = moment.random.integers(choices, size=greedy.shape)
+            explore = moment.random.random(len(obs)) < self.epsilon(moment.progress)
+            greedy = torch.where(torch.from_numpy(explore)[:, None], torch.from_numpy(drawn), greedy)
+        return greedy, {}
+
+
+@dataclass(frozen=True)
+class SquashedGaussian(Rule):
+    """The module gives the mean, then the log standard deviation [m, 2 * action_dim] of a Gaussian squashed by tanh.
+
+    As the head of that name of the networks in Rust; evaluation takes tanh of the mean.
+    """
+
+    def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `Rule.act`."""
+        import torch
+
+        from rlz.networks.distributions import squashed_gaussian
+
+        head = _checked(module(obs), len(obs), 2 * spaces.action_dim)
+        noise = torch.zeros(len(obs), spaces.action_dim)
+        if not moment.deterministic:
+            noise.normal_()
+        action, log_prob = squashed_gaussian(head, noise)
+        return action, {"log_prob": log_prob} if self.extras else {}
+
+
+@dataclass(frozen=True)
+class Deterministic(Rule):
+    """The module gives actions before tanh [m, action_dim]; training adds Gaussian noise behind it.
+
+    Attributes
+    ----------
+    exploration_noise : standard deviation of the noise, in units of the action in [-1, 1].
+    """
+
+    exploration_noise: float = 0.0
+
+    def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `Rule.act`."""
+        import torch
+
+        action = torch.tanh(_checked(module(obs), len(obs), spaces.action_dim))
+        if not moment.deterministic and self.exploration_noise > 0.0:
+            action = (action + self.exploration_noise * torch.randn(action.shape)).clamp(-1.0, 1.0)
+        return action, {}
+
+
+_HEADS: Mapping[str, type[Rule]] = {SQUASHED_GAUSSIAN: SquashedGaussian, DETERMINISTIC: Deterministic}
+
+
+def own_network(network: str | Callable[[EnvSpec], nn.Module], head: str, **settings: Any) -> Rule:
+    """The rule of a user's own network in the place of a built-in one.
+
+    Parameters
+    ----------
+    network : `file.py:Net` or `module:Net`, or the class itself. Its module gives what the head needs.
+    head : name of a head of the built-in networks: squashed_gaussian or deterministic.
+    settings : of the rule of that head, such as `exploration_noise`.
+
+    Raises
+    ------
+    ConfigError
+        The network cannot be found or imported.
+    """
+    return _HEADS[head](load(network) if isinstance(network, str) else network, **settings)
+
+
+def as_rule(acting: Rule | Callable[[EnvSpec], nn.Module]) -> Rule:
+    """A rule as it is; a class of modules acts with what they return."""
+    return acting if isinstance(acting, Rule) else Rule(acting)
+
+
+def rule_of(network: Mapping[str, Any], extras: tuple[Field, ...] = ()) -> tuple[Rule, EnvSpec]:
+    """Inverse of `Rule.policy`: the rule and the spaces. Imports the user's file."""
+    module = load(network["module"])
+    if network["arguments"]:
+        module = partial(module, **network["arguments"])
+    kind: type[Rule] = load(network["rule"])
+    return kind(network=module, extras=extras, **network["settings"]), EnvSpec.from_json(network["spaces"])
+
+
+def _mode(distribution: Any) -> Tensor:
+    """The deterministic action of a distribution: its mode; through its transforms where it has some; else its mean."""
+    if hasattr(distribution, "base_dist") and hasattr(distribution, "transforms"):
+        action = _mode(distribution.base_dist)
+        for transform in distribution.transforms:
+            action = transform(action)
+        return action
+    try:
+        mode: Tensor = distribution.mode
+    except NotImplementedError:
+        mode = distribution.mean
+    return mode
+
+
+def _checked(outputs: Tensor, rows: int, width: int) -> Tensor:
+    if outputs.shape != (rows, width):
+        raise PolicyError(
+            f"the module gave {list(outputs.shape)} for {rows} observations; expected [{rows}, {width}] for this head"
+        )
+    return outputs

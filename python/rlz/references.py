@@ -1,0 +1,107 @@
+"""Names of a user's own classes and functions: from a name to the object, and from an object to its name.
+
+A name is `file.py:Name` or `module:Name`; dots in it go into a class. It is what options, a worker's spec and
+`policy.json` hold, so none of them holds code. An object that has no name (it was made in a notebook or inside a
+function) travels to workers as `pickle:...`; such a text is never written to a file and never read from one.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.util
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rlz.errors import ConfigError
+
+PICKLE = "pickle:"
+
+_FILES: dict[str, str] = {}
+"""File of each module that was loaded from one by `load`."""
+
+
+def load(reference: str) -> Any:
+    """Find the object that a name stands for; its file or module is executed once in a process.
+
+    Raises
+    ------
+    ConfigError
+        There is no such file, module or name, or importing it raised; the user's own error is its cause.
+    """
+    if reference.startswith(PICKLE):
+        import cloudpickle
+
+        return cloudpickle.loads(base64.b64decode(reference.removeprefix(PICKLE)))
+    where, _, name = reference.rpartition(":")
+    if not where or not name:
+        raise ConfigError(f"{reference}: expected file.py:Name or module:Name")
+    try:
+        module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        missing = error.name or where
+        raise ConfigError(
+            f"{reference}: there is no module {missing!r}. Install its package into the environment of rlz, or run rlz "
+            f"in the folder that holds {missing.partition('.')[0]}."
+        ) from error
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{reference}: importing it raised {type(error).__name__}: {error}") from error
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, [item for item in dir(found) if not item.startswith("_")], n=1)
+            raise ConfigError(f"{reference}: {where} has no {part!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
+        found = getattr(found, part)
+    return found
+
+
+def reference_to(thing: Any) -> str:
+    """The name of a class or function; `pickle:...` where it has none."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if module is not None and name is not None and "<" not in name:
+        file = _FILES.get(module)
+        if module == "__main__":
+            file = getattr(sys.modules["__main__"], "__file__", None)
+        if file is not None and file.endswith(".py"):
+            return f"{Path(file).absolute()}:{name}"
+        if module != "__main__" and _leads_to(module, name, thing):
+            return f"{module}:{name}"
+    import cloudpickle
+
+    return PICKLE + base64.b64encode(cloudpickle.dumps(thing)).decode()
+
+
+def _leads_to(module: str, name: str, thing: Any) -> bool:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is thing
+
+
+def _from_file(path: Path) -> Any:
+    """The module of a file. Modules beside it can be imported by it, as from a script."""
+    file = path.absolute()
+    if not file.is_file():
+        raise ConfigError(f"{path}: there is no such file.")
+    for name, known in _FILES.items():
+        if known == str(file):
+            return sys.modules[name]
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    # Its own name where that is free, so that classes are called as in the file.
+    name = file.stem if file.stem not in sys.modules else f"{file.stem}_{len(_FILES)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: Python cannot import it.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name], _FILES[name] = module, str(file)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name], _FILES[name]
+        raise
+    return module
