@@ -76,14 +76,13 @@ def measure(row: Row, seconds: float) -> float:
     """Updates per second of this process."""
     import torch
 
-    from rlz.algorithms.sac import Sac
+    from rlz.algorithms.sac import Sac, SacSettings
+    from rlz.envs.spaces import EnvSpec
     from rlz.learning.batches import Decoder
     from rlz.learning.compiled import Compilation, Job, layouts
     from rlz.learning.engine import Engine, EnginePlan
-    from rlz.networks import mlp
 
-    critic = mlp.critics(OBS, ACTION, HIDDEN, "relu", layer_norm=False, members=2)
-    sac = Sac(mlp.actor(OBS, ACTION, HIDDEN, "relu", layer_norm=False), critic, target_entropy=-float(ACTION))
+    sac = Sac(SacSettings(hidden=HIDDEN), EnvSpec.of_sizes(OBS, ACTION))
     state = sac.init(torch.Generator().manual_seed(0))
     fields = [("obs", "f32", (OBS,), 0), ("action", "f32", (ACTION,), 4 * OBS)]
     fields += [("next_obs", "f32", (OBS,), 4 * (OBS + ACTION))]

@@ -9,9 +9,9 @@ from safetensors.numpy import save_file
 
 import rlz
 from rlz.config import resolve
+from rlz.config.model import ask
 from rlz.envs import inspect_env
 from rlz.errors import CheckpointError
-from rlz.networks.spec import policy_spec
 from rlz.policy import describe, find_policy, split_parameters
 
 CONFIG = resolve("sac", "Pendulum-v1", {"hidden": [8], "activation": "tanh"})
@@ -24,7 +24,7 @@ def spec():
 
 def write(folder, spec, seed=0, env_steps=500):
     folder.mkdir(parents=True)
-    policy = policy_spec(CONFIG, spec)
+    policy = ask(CONFIG, spec).policy
     size = sum(int(np.prod(shape)) for _, _, shape in policy.manifest)
     packed = np.random.default_rng(seed).normal(size=size).astype(np.float32)
     tensors = split_parameters(policy.manifest, packed.view(np.uint8))

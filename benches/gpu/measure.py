@@ -33,10 +33,10 @@ import torch
 
 from rlz._native import Replay
 from rlz.algorithms.base import WHOLE, Batch
-from rlz.algorithms.registry import DETERMINISTIC
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
 from rlz.bench.train import read_lines, stop
+from rlz.envs.spaces import EnvSpec
 from rlz.learning.batches import Decoder
 from rlz.learning.compiled import Compilation, Job, layouts
 from rlz.learning.device_replay import DeviceReplay
@@ -44,7 +44,6 @@ from rlz.learning.executors import EagerExecutor, Executor, disagreement
 from rlz.learning.graphs import GraphedLaunches, cuda_graph
 from rlz.learning.launches import Inputs, Launches
 from rlz.learning.precision import use_precision
-from rlz.networks import mlp
 from rlz.system.cores import cores
 
 OBS, ACTION, HIDDEN = 27, 8, (256, 256)  # Ant-v4
@@ -126,13 +125,9 @@ class Bench:
             found.append((time.perf_counter() - begin) / count)
         return median(found)
 
-    def algorithm(self, precision: str, kind: type = Sac) -> Any:
+    def algorithm(self, precision: str, kind: Any = Sac) -> Any:
         """SAC or TD3 of Ant-v4's sizes."""
-        sizes, bf16 = (OBS, ACTION, self.hidden, "relu"), precision == "bf16"
-        critic = mlp.critics(*sizes, layer_norm=False, members=2, bf16=bf16)
-        if kind is Td3:
-            return Td3(mlp.actor(*sizes, layer_norm=False, head=DETERMINISTIC, bf16=bf16), critic)
-        return Sac(mlp.actor(*sizes, layer_norm=False, bf16=bf16), critic, target_entropy=-float(ACTION))
+        return kind(kind.Settings(hidden=self.hidden), EnvSpec.of_sizes(OBS, ACTION)).in_precision(precision)
 
     def launches(self, algorithm: Any, batch: int, most: int) -> Launches:
         """Launches with a state of their own."""

@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 from rlz.acting import Policy as Acting
 from rlz.acting import Rule, as_rule, make_policy
 from rlz.algorithms.answers import Field, PolicySpec
-from rlz.config.literals import encode
 from rlz.dtypes import numpy_dtype
 from rlz.envs import EnvSpec, actions_of
 from rlz.errors import CheckpointError, ConfigError
 from rlz.networks.spec import actor_manifest
+from rlz.options.literals import encode
 from rlz.references import PICKLE
 
 if TYPE_CHECKING:

@@ -9,30 +9,25 @@ from algorithm_tools import ACTION, FLOAT, OBS, RATE, Plain, farthest, flatten, 
 from torch import Tensor, nn
 
 from rlz.algorithms.base import Batch
-from rlz.algorithms.registry import DETERMINISTIC
-from rlz.algorithms.td3 import Td3, Td3State
-from rlz.networks import mlp
+from rlz.algorithms.td3 import Td3, Td3State, TwinDelayed
+from support.algorithms import made
 
 
 def make(
-    kind: type[Td3] = Td3,
+    kind: type[TwinDelayed[Any]] = Td3,
     *,
     members: int = 2,
     hidden: tuple[int, ...] = (8, 8),
     activation: str = "tanh",
-    layer_norm: bool = False,
     **values: Any,
-) -> Td3:
-    sizes = OBS, ACTION, hidden, activation
-    critic = mlp.critics(*sizes, layer_norm=layer_norm, members=members)
-    actor = mlp.actor(*sizes, layer_norm=layer_norm, head=DETERMINISTIC)
-    return kind(actor, critic, **{"tau": 0.1, **values})
+) -> Any:
+    return made(kind, OBS, ACTION, hidden=hidden, activation=activation, n_critics=members, **{"tau": 0.1, **values})
 
 
 class PlainTd3(Plain):
     """TD3 with modules, backward and torch.optim, as SB3's `train` does it."""
 
-    def __init__(self, td3: Td3, state: Td3State) -> None:
+    def __init__(self, td3: Any, state: Td3State) -> None:
         super().__init__(td3, state)
         self.td3 = td3
         self.count = 0
@@ -56,9 +51,9 @@ class PlainTd3(Plain):
         if self.count % td3.policy_delay == 0:
             actor_loss = -self.q(self.critics[0], batch.obs, torch.tanh(self.actor(batch.obs))).mean()
             self.step(self.actor_optimiser, actor_loss)
-            self.follow(self.target_actor, self.actor, td3.tau)
+            self.follow(self.target_actor, self.actor, td3.settings.tau)
             for critic, target in zip(self.critics, self.target_critics, strict=True):
-                self.follow(target, critic, td3.tau)
+                self.follow(target, critic, td3.settings.tau)
             found["actor_loss"] = actor_loss.item()
         return found
 
@@ -66,9 +61,9 @@ class PlainTd3(Plain):
 class PlainDdpg(Plain):
     """DDPG straight from the paper's algorithm 1, with Adam."""
 
-    def __init__(self, ddpg: Td3, state: Td3State) -> None:
+    def __init__(self, ddpg: Any, state: Td3State) -> None:
         super().__init__(ddpg, state)
-        self.tau = ddpg.tau
+        self.tau = ddpg.settings.tau
 
     def train(self, batch: Batch, noise: Tensor) -> dict[str, float]:
         (critic,), (target,) = self.critics, self.target_critics
@@ -84,7 +79,7 @@ class PlainDdpg(Plain):
 
 
 def distance_to_plain(
-    algorithm: Td3, reference: Td3, plain: type[PlainTd3] | type[PlainDdpg] = PlainTd3, *, weights: bool = False
+    algorithm: Any, reference: Any, plain: type[PlainTd3] | type[PlainDdpg] = PlainTd3, *, weights: bool = False
 ) -> float:
     """Largest difference of any parameter after six updates; `reference` has the constants of the plain form."""
     state = algorithm.init(generator(3), FLOAT)
@@ -98,7 +93,7 @@ def distance_to_plain(
             state, metrics, *_ = algorithm.update(state, batch, noise, RATE, kind)
         expected = other.train(batch, noise)
         if type(algorithm) is type(reference):
-            found = dict(zip(algorithm.metric_names, metrics.tolist(), strict=True))
+            found = dict(zip(algorithm.metrics, metrics.tolist(), strict=True))
             assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-9)
             assert math.isnan(found["actor_loss"]) == ("actor_loss" not in expected)
     return farthest(

@@ -7,45 +7,29 @@ import torch
 from algorithm_tools import FLOAT, RATE, SIZE, generator, kinds, make_batch, noises
 
 from rlz.algorithms.actor_critic import ActorCritic
-from rlz.algorithms.base import CRITIC, WHOLE, Batch, OffPolicy
-from rlz.algorithms.registry import ALGORITHMS, algorithm_class
-from rlz.config import RunConfig, algorithms
-from rlz.envs.spaces import EnvSpec
+from rlz.algorithms.base import CRITIC, WHOLE, Algorithm, Batch
+from rlz.algorithms.source import BUILT_IN, algorithm_type
 from rlz.errors import CheckpointError
-from rlz.networks.spec import actor_manifest, actor_spec
+from rlz.networks.spec import actor_manifest
+from support.algorithms import made
 
 
-def env_spec(obs: int, action: int) -> EnvSpec:
-    return EnvSpec(
-        env_id="Test-v0",
-        obs_shape=(obs,),
-        obs_dtype="float32",
-        action_shape=(action,),
-        action_dtype="float32",
-        action_low=(-1.0,) * action,
-        action_high=(1.0,) * action,
-        max_episode_steps=None,
-    )
-
-
-def make(algo: str, obs: int = 3, action: int = 2, **values: Any) -> OffPolicy:
-    config = RunConfig(algo=algo, env="Test-v0", **{"hidden": (8,), **values})  # type: ignore[arg-type]
-    return algorithm_class(algo).from_config(config, env_spec(obs, action))
+def make(algo: str, obs: int = 3, action: int = 2, **values: Any) -> Algorithm[Any]:
+    return made(algorithm_type(algo), obs, action, **{"hidden": (8,), **values})
 
 
 def test_the_registry_has_every_algorithm_that_can_be_chosen() -> None:
-    assert tuple(ALGORITHMS) == algorithms()
-    for algo in algorithms():
+    for algo in BUILT_IN:
         found = make(algo)
         assert isinstance(found, ActorCritic)
-        assert found.check_names
+        assert found.checks
         assert set(found.cycle) <= {WHOLE, CRITIC}
         assert found.cycle[-1] == WHOLE
 
 
 def chain_q(algo: str, discount_at_end: float) -> float:
     """Q of the first state of a ring of 10 states, reward 1, gamma 0.9, learned from episodes of 10 steps."""
-    options: dict[str, Any] = {"sac": {"ent_coef": 0.0}}.get(algo, {})
+    options: dict[str, Any] = {"n_critics": 2} | {"sac": {"ent_coef": 0.0}}.get(algo, {})
     algorithm = make(algo, 10, 1, hidden=(64,), tau=0.5, **options)
     state = algorithm.init(generator(1))
     obs = torch.eye(10).repeat(10, 1)
@@ -63,14 +47,14 @@ def chain_q(algo: str, discount_at_end: float) -> float:
         return algorithm.q_values(state.critic, obs[:1], torch.zeros(1, 1)).mean().item()
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", BUILT_IN)
 def test_truncated_chain_has_the_value_of_an_endless_one(algo: str) -> None:
     assert chain_q(algo, 0.9) == pytest.approx(10.0, abs=0.3)
     # Control: with truncation taken for termination it is the return of ten steps.
     assert chain_q(algo, 0.0) == pytest.approx((1 - 0.9**10) / 0.1, abs=0.3)
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", BUILT_IN)
 @pytest.mark.parametrize("n_critics", [1, 2, 5])
 @pytest.mark.parametrize(("hidden", "activation", "layer_norm"), [((), "relu", False), ((5, 3, 7), "silu", True)])
 def test_networks_of_any_form_learn(
@@ -90,14 +74,16 @@ def test_networks_of_any_form_learn(
         assert torch.isfinite(tensor).all()
         assert not torch.equal(tensor, old[name]), name
     assert state.updates == 4
-    manifest = actor_manifest(actor_spec(RunConfig(**options), env_spec(3, 2)))
+    policy = algorithm.policy()
+    manifest = policy.manifest
+    assert list(manifest) == actor_manifest(policy.network)
     assert [(name, shape) for name, _, shape in manifest] == [
         (name, tuple(tensor.shape)) for name, tensor in algorithm.state_dict(state).items() if name.startswith("actor.")
     ]
-    assert len(algorithm.actor_parameters(state)) == sum(torch.Size(shape).numel() for _, _, shape in manifest)
+    assert len(algorithm.published(state)) == sum(torch.Size(shape).numel() for _, _, shape in manifest)
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", BUILT_IN)
 def test_td_errors_are_given_for_a_batch_with_weights_alone(algo: str) -> None:
     algorithm = make(algo)
     state = algorithm.init(generator(3), FLOAT)
@@ -109,7 +95,7 @@ def test_td_errors_are_given_for_a_batch_with_weights_alone(algo: str) -> None:
     assert (errors > 0).all()
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", BUILT_IN)
 def test_state_dict_names_every_tensor_and_loads_back(algo: str) -> None:
     algorithm = make(algo)
     state = algorithm.init(generator(7), FLOAT)

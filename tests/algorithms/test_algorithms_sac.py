@@ -1,6 +1,7 @@
 """SAC against a plain float64 implementation in the manner of Stable-Baselines3, and controls that must fail."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,22 +19,22 @@ from algorithm_tools import (
     make_batch,
     noises,
 )
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from rlz.algorithms.base import WHOLE, Batch
 from rlz.algorithms.optim import adam, gradient, polyak
-from rlz.algorithms.sac import Sac, SacState, parse_ent_coef
-from rlz.errors import ConfigError
-from rlz.networks import mlp
+from rlz.algorithms.sac import Sac, SacSettings, SacState
+from support.algorithms import made
 
 
 def make_sac(
-    kind: type[Sac] = Sac, *, members: int = 2, learn: bool = True, ent_coef: float = 0.5, drawn: int = 0
+    kind: type[Sac] = Sac, *, members: int = 2, learn: bool = True, ent_coef: float = 0.5, drawn: int | None = None
 ) -> Sac:
-    critic = mlp.critics(OBS, ACTION, HIDDEN, "tanh", layer_norm=False, members=members)
-    actor = mlp.actor(OBS, ACTION, HIDDEN, "tanh", layer_norm=False)
-    constants = {"target_entropy": -2.0, "ent_coef": ent_coef, "tau": 0.1}
-    return kind(actor, critic, **constants, learn_ent_coef=learn, target_critics=drawn)
+    temperature: Any = f"auto_{ent_coef}" if learn else ent_coef
+    settings = {"hidden": HIDDEN, "activation": "tanh", "n_critics": members, "tau": 0.1, "ent_coef": temperature}
+    settings["target_critics"] = drawn
+    return made(kind, OBS, ACTION, **settings)
 
 
 class PlainSac(Plain):
@@ -55,7 +56,11 @@ class PlainSac(Plain):
     def train(self, batch: Batch, noise: Tensor) -> dict[str, float]:
         rest, noise = noise[0, len(batch.obs) :].flatten().tolist(), noise[:, : len(batch.obs)]
         action, log_prob = self.act(batch.obs, noise[1])
-        alpha = self.log_alpha.detach().exp() if self.sac.learn_ent_coef else torch.tensor(self.sac.ent_coef)
+        alpha = (
+            self.log_alpha.detach().exp()
+            if self.sac.settings.learns_ent_coef
+            else torch.tensor(self.sac.settings.ent_coef)
+        )
         alpha_loss = -(self.log_alpha * (log_prob + self.sac.target_entropy).detach()).mean()
         with torch.no_grad():
             next_action, next_log_prob = self.act(batch.next_obs, noise[0])
@@ -72,10 +77,10 @@ class PlainSac(Plain):
         q = q.mean(0) if rest else q.min(0).values
         actor_loss = (alpha * log_prob - q).mean()
         self.step(self.actor_optimiser, actor_loss)
-        if self.sac.learn_ent_coef:
+        if self.sac.settings.learns_ent_coef:
             self.step(self.alpha_optimiser, alpha_loss)
         for critic, target in zip(self.critics, self.target_critics, strict=True):
-            self.follow(target, critic, self.sac.tau)
+            self.follow(target, critic, self.sac.settings.tau)
         return {"critic_loss": critic_loss.item(), "actor_loss": actor_loss.item(), "ent_coef": alpha.item()}
 
 
@@ -88,7 +93,7 @@ def distance_to_plain(sac: Sac, plain_sac: Sac, updates: int = 4) -> float:
         with torch.no_grad():
             state, metrics, *_ = sac.update(state, batch, noise, RATE)
         expected = plain.train(batch, noise)
-        found = dict(zip(sac.metric_names, metrics.tolist(), strict=True))
+        found = dict(zip(sac.metrics, metrics.tolist(), strict=True))
         if type(sac) is Sac:
             assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-9)
     return farthest(
@@ -203,7 +208,7 @@ def test_only_termination_stops_the_bootstrap() -> None:
     ended = batch._replace(discount=torch.zeros(16, dtype=FLOAT))
     cut = batch._replace(discount=torch.full((16,), 0.9, dtype=FLOAT))
     torch.testing.assert_close(sac.td_target(state.actor, state.target_critic, alpha, ended, noise[0]), batch.reward)
-    next_action, log_prob = sac.policy(state.actor, batch.next_obs, noise[0])
+    next_action, log_prob = sac.sample(state.actor, batch.next_obs, noise[0])
     value = sac.q_values(state.target_critic, batch.next_obs, next_action).amin(0) - alpha * log_prob
     torch.testing.assert_close(
         sac.td_target(state.actor, state.target_critic, alpha, cut, noise[0]), batch.reward + 0.9 * value
@@ -227,13 +232,14 @@ def test_targets_move_by_tau_every_update() -> None:
     [("auto", (1.0, True)), ("auto_0.1", (0.1, True)), (0.2, (0.2, False)), ("0", (0.0, False))],
 )
 def test_ent_coef(text: str | float, expected: tuple[float, bool]) -> None:
-    assert parse_ent_coef(text) == expected
+    settings = SacSettings(ent_coef=text)
+    assert (settings.first_ent_coef, settings.learns_ent_coef) == expected
 
 
 @pytest.mark.parametrize("text", ["auto_0", "auto_x", "nan", -1.0])
 def test_bad_ent_coef(text: str | float) -> None:
-    with pytest.raises(ConfigError):
-        parse_ent_coef(text)
+    with pytest.raises(ValidationError):
+        SacSettings(ent_coef=text)
 
 
 def test_importance_weights_count_in_the_critics_loss_alone() -> None:
@@ -250,7 +256,7 @@ def test_importance_weights_count_in_the_critics_loss_alone() -> None:
     alpha = state.log_alpha.exp()
     target = sac.td_target(state.actor, state.target_critic, alpha, batch, noise[0])
     errors = sac.q_values(state.critic, batch.obs, batch.action) - target
-    names = sac.metric_names
+    names = sac.metrics
     assert float(found.metrics[names.index("critic_loss")]) == pytest.approx(
         sum(float((weight * error.square()).mean()) / 2 for error in errors), rel=1e-9
     )

@@ -32,7 +32,7 @@ class WrongSignOfActor(Td3):
 class MaximumOfCritics(Td3):
     def td_target(self, target_actor: Tensor, target_critic: Tensor, batch: Batch, noise: Tensor) -> Tensor:
         smoothing = (self.target_policy_noise * noise).clamp(-self.target_noise_clip, self.target_noise_clip)
-        action = (self.policy(target_actor, batch.next_obs) + smoothing).clamp(-1.0, 1.0)
+        action = (self.action(target_actor, batch.next_obs) + smoothing).clamp(-1.0, 1.0)
         return batch.reward + batch.discount * self.q_values(target_critic, batch.next_obs, action).amax(0)
 
 
@@ -44,14 +44,14 @@ class IgnoresTermination(Td3):
 
 class NoiseNotClipped(Td3):
     def td_target(self, target_actor: Tensor, target_critic: Tensor, batch: Batch, noise: Tensor) -> Tensor:
-        action = (self.policy(target_actor, batch.next_obs) + self.target_policy_noise * noise).clamp(-1.0, 1.0)
+        action = (self.action(target_actor, batch.next_obs) + self.target_policy_noise * noise).clamp(-1.0, 1.0)
         return batch.reward + batch.discount * self.q_values(target_critic, batch.next_obs, action).amin(0)
 
 
 class ActionNotClipped(Td3):
     def td_target(self, target_actor: Tensor, target_critic: Tensor, batch: Batch, noise: Tensor) -> Tensor:
         smoothing = (self.target_policy_noise * noise).clamp(-self.target_noise_clip, self.target_noise_clip)
-        action = self.policy(target_actor, batch.next_obs) + smoothing
+        action = self.action(target_actor, batch.next_obs) + smoothing
         return batch.reward + batch.discount * self.q_values(target_critic, batch.next_obs, action).amin(0)
 
 
@@ -64,7 +64,7 @@ class ActorOnMinimum(Td3):
     """SAC's form of the actor's loss."""
 
     def actor_loss(self, actor: Tensor, critic: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
-        q = self.q_values(critic, obs, self.policy(actor, obs)).amin(0)
+        q = self.q_values(critic, obs, self.action(actor, obs)).amin(0)
         return -q.mean(), q
 
 
@@ -81,7 +81,7 @@ class Mutated(Td3):
 
 class TargetsInEveryUpdate(Mutated):
     def mutate(self, old: Td3State, new: Td3State, batch: Batch, rate: Tensor, kind: str) -> Td3State:
-        return new._replace(target_critic=polyak(old.target_critic, new.critic, self.tau))
+        return new._replace(target_critic=polyak(old.target_critic, new.critic, self.settings.tau))
 
 
 class OnlineTargets(Mutated):

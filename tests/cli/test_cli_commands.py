@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlz.cli import main
-from rlz.config import RunConfig, resolve
+from rlz.config import resolve, run_config
 
 
 class Calls:
@@ -161,7 +161,7 @@ def test_runs_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert "rlz train sac --env Ant-v4" in capsys.readouterr().out
     for name, seed in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.toml").write_text(RunConfig(env="Ant-v4", seed=seed).to_toml())
+        (tmp_path / name / "config.toml").write_text(run_config(env="Ant-v4", seed=seed).to_toml())
     (tmp_path / "one" / "summary.json").write_text(
         json.dumps({"status": "completed", "env_steps": 1234567, "env_steps_per_s": 98.7, "wall_s": 5.0})
     )

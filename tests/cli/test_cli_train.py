@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from rlz.cli import main
-from rlz.config import RunConfig
+from rlz.config import RunConfig, run_config
 from rlz.config.names import flag
-from rlz.config.option import metadata
+from rlz.config.overrides import known_options
+from rlz.options.option import metadata
 
 
 @pytest.fixture
@@ -95,12 +96,12 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
     ]
     line += ["--prioritized", "--layer-norm", "--no-compile", "--no-save-replay", "--track", "--pin"]
     assert main(["train", algo, *line]) == 3
-    expected = RunConfig(
+    expected = run_config(
         algo=algo, **given, hidden=(64, 32), wrapper=("a:B", "c.d:E"), env_kwargs={"x": 1, "y": "no"},
         prioritized=True, layer_norm=True, compile=False, save_replay=False, track=True, pin=True,
     )  # fmt: skip
     assert trained == [expected]
-    default = RunConfig(env="A")
+    default = run_config(env="A", algo=algo)
     untouched = {name for name in expected.model_dump() if getattr(expected, name) == getattr(default, name)}
     assert untouched <= {"algo", "device", "devices"} - set(place)
 
@@ -117,7 +118,7 @@ def test_help_shows_every_option_with_its_default(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
-    for name, field in RunConfig.model_fields.items():
+    for name, field in known_options().items():
         if name == "algo":
             continue
         start = text.index(f" {flag(name)} ")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlz.config import RunConfig, resolve, resolve_with_origins
-from rlz.config.literals import split
+from rlz.config import read_config, resolve, resolve_with_origins, run_config
 from rlz.errors import UsageError
+from rlz.options.literals import split
 
 WRITTEN: list[tuple[str, Any]] = [
     ("None", None),
@@ -68,11 +68,11 @@ def test_what_was_typed_arrives(text: str, value: Any) -> None:
     config = resolved.config
     assert same(config.env_kwargs["key"], value)
     ways = {
-        "worker": RunConfig.model_validate(json.loads(json.dumps(config.model_dump(mode="json")))),
-        "config.toml": RunConfig.from_toml(config.to_toml()),
-        "--print-config": RunConfig.from_toml(resolved.render()),
-        "resume": RunConfig.model_validate(config.model_dump()),
-        "Python": RunConfig(env="A", env_kwargs={"key": value}),
+        "worker": run_config(json.loads(json.dumps(config.model_dump(mode="json")))),
+        "config.toml": read_config(config.to_toml()),
+        "--print-config": read_config(resolved.render()),
+        "resume": run_config(config.model_dump()),
+        "Python": run_config(env="A", env_kwargs={"key": value}),
     }
     for way, other in ways.items():
         assert same(other.env_kwargs["key"], value), way
@@ -91,14 +91,14 @@ def test_what_cannot_travel_is_refused(text: str) -> None:
 @pytest.mark.parametrize("value", [{1}, b"x", 1j, {1: 2}, [object()], {"__none__": 1}, {"__tuple__": 3}])
 def test_values_of_python_that_cannot_travel_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError, match="key: "):
-        RunConfig(env="A", env_kwargs={"key": value})
+        run_config(env="A", env_kwargs={"key": value})
 
 
 def test_numbers_of_numpy_are_refused_rather_than_changed() -> None:
     import numpy as np
 
     with pytest.raises(ValidationError, match="is of type float64"):
-        RunConfig(env="A", env_kwargs={"key": np.float64(1.0)})
+        run_config(env="A", env_kwargs={"key": np.float64(1.0)})
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 import pytest
 
-from rlz.config import RunConfig
 from rlz.config.names import _FOREIGN, hint
+from rlz.config.overrides import known_options
 
 OWN = {"config", "print_config", "episodes"}
-KNOWN = [*(name for name in RunConfig.model_fields if name != "algo"), *OWN]  # algo is a key, but no option
+KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is a key, but no option
 
 
 @pytest.mark.parametrize(

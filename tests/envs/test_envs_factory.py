@@ -10,7 +10,7 @@ import pytest
 from gymnasium.envs.registration import registry
 
 from rlz import envs
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.errors import EnvError
 
 MODULE = """
@@ -69,12 +69,12 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def message(**options: Any) -> str:
     with pytest.raises(EnvError) as caught:
-        envs.inspect_env(RunConfig(**options))
+        envs.inspect_env(run_config(**options))
     return str(caught.value)
 
 
 def test_module_prefix_kwargs_and_wrapper(chain: str) -> None:
-    config = RunConfig(env=chain, env_kwargs={"length": 7}, wrapper=["chain_env:Half"])  # type: ignore[arg-type]
+    config = run_config(env=chain, env_kwargs={"length": 7}, wrapper=["chain_env:Half"])  # type: ignore[arg-type]
     spec = envs.inspect_env(config)
     assert (spec.env_id, spec.obs_dtype, spec.action_dtype, spec.max_episode_steps) == (chain, "float32", "float64", 10)
     env = envs.make(config, render_mode=None)
@@ -105,9 +105,9 @@ def test_arguments_arrive_as_they_were_written_in_training_and_from_a_policy(cha
 
 def test_warnings_become_notes_said_once(chain: str, capfd: pytest.CaptureFixture[str]) -> None:
     notes: list[str] = []
-    envs.make(RunConfig(env=chain, env_kwargs={"length": 13}), on_note=notes.append).close()
+    envs.make(run_config(env=chain, env_kwargs={"length": 13}), on_note=notes.append).close()
     assert notes == ["thirteen"]
-    envs.make(RunConfig(env=chain, env_kwargs={"length": 13})).close()
+    envs.make(run_config(env=chain, env_kwargs={"length": 13})).close()
     assert capfd.readouterr() == ("", "")
 
 
@@ -115,7 +115,7 @@ def test_gymnasiums_deprecation_is_one_short_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = envs.inspect_env(RunConfig(env="Ant-v4"))
+    spec = envs.inspect_env(run_config(env="Ant-v4"))
     assert (spec.obs_shape, spec.obs_dtype, spec.action_dim) == ((27,), "float32", 8)
     out, err = capfd.readouterr()
     assert out == ""
@@ -126,7 +126,7 @@ def test_mujoco_neither_prints_nor_writes_a_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    envs.make(RunConfig(env="HalfCheetah-v5")).close()
+    envs.make(run_config(env="HalfCheetah-v5")).close()
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -152,7 +152,7 @@ def test_environments_that_cannot_be_had(env: str, words: list[str]) -> None:
 
 
 def test_missing_version_takes_the_newest(capfd: pytest.CaptureFixture[str]) -> None:
-    assert envs.inspect_env(RunConfig(env="Pendulum")).obs_shape == (3,)
+    assert envs.inspect_env(run_config(env="Pendulum")).obs_shape == (3,)
     assert "Pendulum-v1" in capfd.readouterr().err
 
 
@@ -190,4 +190,4 @@ def test_the_package_needs_no_gymnasium() -> None:
 
 
 def test_registry_is_gymnasiums() -> None:
-    assert isinstance(envs.make(RunConfig(env="Pendulum-v1")), gymnasium.wrappers.TimeLimit)
+    assert isinstance(envs.make(run_config(env="Pendulum-v1")), gymnasium.wrappers.TimeLimit)

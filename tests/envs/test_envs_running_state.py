@@ -9,7 +9,7 @@ from gymnasium import wrappers
 from gymnasium.spaces import Box
 
 from rlz import envs
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.envs.running_state import refuse_running_state
 from rlz.errors import EnvError
 
@@ -157,7 +157,7 @@ def test_environments_of_gymnasium_are_left_alone(name: str) -> None:
 def test_a_run_and_a_policy_with_such_a_wrapper_are_refused() -> None:
     path = "gymnasium.wrappers:NormalizeObservation"
     with pytest.raises(EnvError, match="NormalizeObservation"):
-        envs.inspect_env(RunConfig(env="Pendulum-v1", wrapper=(path,)))
+        envs.inspect_env(run_config(env="Pendulum-v1", wrapper=(path,)))
     description = {"id": "Pendulum-v1", "kwargs": {}, "wrapper": [path]}
     with pytest.raises(EnvError, match="NormalizeObservation"):
         envs.make_env(description)

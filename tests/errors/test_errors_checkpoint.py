@@ -107,11 +107,11 @@ def test_a_disk_that_stays_full_fails_the_run_and_keeps_the_old_checkpoint(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run folder of a short run with two checkpoints or more."""
-    from rlz.config import RunConfig
+    from rlz.config import run_config
 
     folder = tmp_path_factory.mktemp("trained")
     train = importlib.import_module("rlz.runtime.train").train
-    config = RunConfig.model_validate({
+    config = run_config({
         "env": "Pendulum-v1", "mode": "serial", "total_timesteps": 120, "learning_starts": 20, "eval_every": 0,
         "hidden": [8], "batch_size": 8, "buffer_size": 1000, "compile": False, "checkpoint_every": 0.02,
         "runs_dir": str(folder), "name": "run",

@@ -10,7 +10,8 @@ import pytest
 import rlz as package
 from conftest import Rlz, serial
 from rlz.errors import CheckpointError
-from rlz.system.memory import MIB, check_memory
+from rlz.planning.needs import check_memory
+from rlz.system.memory import MIB
 
 ANT = ("train", "sac", "--env", "Ant-v4")
 

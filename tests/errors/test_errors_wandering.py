@@ -12,7 +12,7 @@ import pytest
 
 from conftest import HERE, Rlz, serial
 from rlz import envs
-from rlz.config import RunConfig
+from rlz.config import run_config
 
 ENV = "wandering_env:Wandering-v0"
 
@@ -48,7 +48,7 @@ def test_an_environment_of_a_policy_is_in_its_folder_and_its_user_in_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    env = envs.make(RunConfig(env=ENV))
+    env = envs.make(run_config(env=ENV))
     for folder in (tmp_path, HERE):
         os.chdir(folder)
         env.reset(seed=1)
@@ -73,7 +73,7 @@ def test_the_inspection_leaves_no_process(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     pids = tmp_path / "pids"
     before = set(psutil.Process().children(recursive=True))
-    envs.inspect_env(RunConfig(env=ENV, env_kwargs={"spawn": str(pids), "temporary": True}))
+    envs.inspect_env(run_config(env=ENV, env_kwargs={"spawn": str(pids), "temporary": True}))
     assert len(pids.read_text().split()) == 3
     assert living(pids) == []
     assert set(psutil.Process().children(recursive=True)) == before

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rlz.config import RunConfig
+from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import WaitTimeoutError
 from rlz.transport import Streams
@@ -42,7 +42,7 @@ def config(**values: Any) -> RunConfig:
         "checkpoint_every": 0.0,
         "ratio_slack": 100.0,
     }
-    return RunConfig(**{**defaults, **values})
+    return run_config(**{**defaults, **values})
 
 
 class Run:

@@ -1,13 +1,14 @@
 """`--device auto`: the faster one by measurement, and nothing is measured without a card."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from learner_tools import Run, config
 from test_learner_executors import make_batch, make_sac, make_td3
 
-from rlz.algorithms.base import OffPolicy
+from rlz.algorithms.base import Algorithm
 from rlz.learning import device_choice
 from rlz.learning.device_choice import fastest_device, seconds_per_update
 from rlz.workers import learner as learner_module
@@ -16,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("algorithm", [make_sac(), make_td3()], ids=["sac", "td3"])
-def test_an_update_is_timed(monkeypatch: pytest.MonkeyPatch, algorithm: OffPolicy) -> None:
+def test_an_update_is_timed(monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm[Any]) -> None:
     monkeypatch.setattr(device_choice, "MEASURE_S", 0.05)
     before = torch.get_num_threads()
     assert 1e-6 < seconds_per_update(algorithm, make_batch(), CPU, graphs=True) < 1.0
@@ -27,7 +28,7 @@ def test_an_update_is_timed(monkeypatch: pytest.MonkeyPatch, algorithm: OffPolic
 def test_the_faster_one_is_taken_and_both_are_told(
     monkeypatch: pytest.MonkeyPatch, cpu: float, cuda: float, chosen: str
 ) -> None:
-    def measured(algorithm: OffPolicy, batch: object, device: torch.device, *, graphs: bool) -> float:
+    def measured(algorithm: Algorithm[Any], batch: object, device: torch.device, *, graphs: bool) -> float:
         return cpu if device.type == "cpu" else cuda
 
     monkeypatch.setattr(device_choice, "seconds_per_update", measured)

@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from rlz.algorithms.actor_critic import ActorCritic
-from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Batch, OffPolicy
-from rlz.algorithms.registry import DETERMINISTIC
+from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Algorithm, Batch
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
 from rlz.errors import NonFiniteError
 from rlz.learning.compiled import Compilation, CompiledExecutor, Job, kinds_of, layouts
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.executors import EagerExecutor, disagreement
-from rlz.networks import mlp
+from support.algorithms import made
 
 RATE = torch.tensor(1e-3, dtype=torch.float64)
 CPU = torch.device("cpu")
@@ -25,16 +24,14 @@ PATIENCE = pytest.mark.timeout(600)  # the compiler needs half a minute of CPU t
 
 
 def make_sac(**values: float) -> Sac:
-    critic = mlp.critics(3, 2, (8,), "relu", layer_norm=True, members=2)
-    return Sac(mlp.actor(3, 2, (8,), "relu", layer_norm=True), critic, target_entropy=-2.0, **values)
+    return made(Sac, 3, 2, hidden=(8,), layer_norm=True, **values)
 
 
 def make_td3() -> Td3:
-    critic = mlp.critics(3, 2, (8,), "relu", layer_norm=True, members=3)
-    return Td3(mlp.actor(3, 2, (8,), "relu", layer_norm=True, head=DETERMINISTIC), critic, policy_delay=2)
+    return made(Td3, 3, 2, hidden=(8,), layer_norm=True, n_critics=3)
 
 
-def make_state(algorithm: OffPolicy, seed: int = 1) -> Any:
+def make_state(algorithm: Algorithm[Any], seed: int = 1) -> Any:
     return algorithm.init(torch.Generator().manual_seed(seed))
 
 
@@ -43,7 +40,7 @@ def make_batch(seed: int = 1) -> Batch:
     return Batch(rows[:, :3], rows[:, 3:5].tanh_(), rows[:, 5:8], rows[:, 8], rows[:, 9].fill_(0.99))
 
 
-def noise(algorithm: OffPolicy, seed: int = 2) -> torch.Tensor:
+def noise(algorithm: Algorithm[Any], seed: int = 2) -> torch.Tensor:
     return torch.randn(algorithm.noise_shape(16), generator=torch.Generator().manual_seed(seed))
 
 
@@ -71,12 +68,12 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Compiled(algorithm, compilation.library, compilation.load())
 
 
-def make_job(algorithm: OffPolicy, batch: Batch | None = None, device: str = "cpu") -> Job:
+def make_job(algorithm: Algorithm[Any], batch: Batch | None = None, device: str = "cpu") -> Job:
     fields = (make_batch() if batch is None else batch).tensors()
     return Job(algorithm, layouts(fields), device, kinds_of(algorithm.cycle))
 
 
-def make_engine(sac: OffPolicy, state: Any, lines: list[str], **plan: object) -> Engine:
+def make_engine(sac: Algorithm[Any], state: Any, lines: list[str], **plan: object) -> Engine:
     settings = EnginePlan(**{"threads": 1, **plan})  # type: ignore[arg-type]
     return Engine(
         sac, state, layout=layouts(make_batch().tensors()), device=CPU, seed=3, plan=settings, log=lines.append
@@ -108,7 +105,7 @@ def test_a_bad_batch_freezes_the_state_for_good(field: str, check: str) -> None:
     getattr(batch, field)[3] = float("nan")
     run(state, failed, batch, noise(sac), RATE, WHOLE)
     run(state, failed, make_batch(), noise(sac), RATE, WHOLE)
-    assert sac.check_names[int(failed) - 1] == check
+    assert sac.checks[int(failed) - 1] == check
     assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True))
 
 

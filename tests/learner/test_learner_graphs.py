@@ -10,7 +10,7 @@ import torch
 from test_learner_device_replay import make
 from test_learner_executors import make_batch, make_sac, make_td3
 
-from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import NonFiniteError
 from rlz.learning import engine as engine_module
 from rlz.learning.batches import Decoder
@@ -43,12 +43,12 @@ def rows_on(device: torch.device) -> DeviceReplay:
     return found
 
 
-def on(device: torch.device, algorithm: OffPolicy) -> Any:
+def on(device: torch.device, algorithm: Algorithm[Any]) -> Any:
     state = algorithm.init(torch.Generator().manual_seed(1))
     return type(state)(*(tensor.to(device) for tensor in state))
 
 
-def make_launches(algorithm: OffPolicy, device: torch.device = CPU) -> Launches:
+def make_launches(algorithm: Algorithm[Any], device: torch.device = CPU) -> Launches:
     inputs = Inputs(
         on(device, algorithm),
         torch.zeros((), dtype=torch.int64, device=device),
@@ -58,7 +58,7 @@ def make_launches(algorithm: OffPolicy, device: torch.device = CPU) -> Launches:
     return Launches(algorithm, inputs, rows_on(device), batch_size=ROWS, most=MOST)
 
 
-def make_engine(algorithm: OffPolicy, lines: list[str], device: torch.device = CPU, **plan: Any) -> Engine:
+def make_engine(algorithm: Algorithm[Any], lines: list[str], device: torch.device = CPU, **plan: Any) -> Engine:
     rows = rows_on(device)
     return Engine(
         algorithm,
@@ -72,7 +72,7 @@ def make_engine(algorithm: OffPolicy, lines: list[str], device: torch.device = C
     )
 
 
-def kinds(algorithm: OffPolicy, done: int, count: int) -> tuple[str, ...]:
+def kinds(algorithm: Algorithm[Any], done: int, count: int) -> tuple[str, ...]:
     return tuple(algorithm.cycle[(done + step) % len(algorithm.cycle)] for step in range(count))
 
 
@@ -81,7 +81,7 @@ def plain(work: Work, generator: torch.Generator) -> Work:
 
 
 @both
-def test_a_launch_is_its_updates_one_after_the_other(algorithm: OffPolicy) -> None:
+def test_a_launch_is_its_updates_one_after_the_other(algorithm: Algorithm[Any]) -> None:
     one, other = make_launches(algorithm), make_launches(algorithm)
     eager = EagerExecutor(algorithm)
     one.run(eager, kinds(algorithm, 5, MOST))
@@ -101,7 +101,7 @@ def test_a_launch_is_its_updates_one_after_the_other(algorithm: OffPolicy) -> No
 
 
 @both
-def test_capturing_leaves_state_and_random_stream_as_they_were(algorithm: OffPolicy) -> None:
+def test_capturing_leaves_state_and_random_stream_as_they_were(algorithm: Algorithm[Any]) -> None:
     launches, untouched = make_launches(algorithm), make_launches(algorithm)
     eager = EagerExecutor(algorithm)
     graphs = GraphedLaunches(launches, eager, eager, algorithm.cycle, plain)
@@ -121,7 +121,7 @@ def test_there_are_no_more_graphs_than_orders_of_kinds() -> None:
 @both
 @pytest.mark.parametrize("weights", [False, True])
 def test_updates_of_batches_from_the_host_are_the_same_in_a_graph(
-    monkeypatch: pytest.MonkeyPatch, algorithm: OffPolicy, weights: bool
+    monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm[Any], weights: bool
 ) -> None:
     monkeypatch.setattr(engine_module, "cuda_graph", plain)
 
@@ -209,7 +209,7 @@ class Made:
 
 
 @both
-def test_compiled_updates_are_captured_anew(monkeypatch: pytest.MonkeyPatch, algorithm: OffPolicy) -> None:
+def test_compiled_updates_are_captured_anew(monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm[Any]) -> None:
     monkeypatch.setattr(engine_module, "cuda_graph", plain)
     monkeypatch.setattr(engine_module, "Compilation", Made)
     lines: list[str] = []
@@ -269,7 +269,7 @@ def test_the_rows_of_the_update_that_failed_are_known(monkeypatch: pytest.Monkey
 class TestOnCuda:
     pytestmark = gpu
 
-    def test_graphs_agree_with_eager_launches(self, algorithm: OffPolicy) -> None:
+    def test_graphs_agree_with_eager_launches(self, algorithm: Algorithm[Any]) -> None:
         device, lines = torch.device("cuda", 0), []
         engine, eager = make_engine(algorithm, lines, device), make_engine(algorithm, [], device)
         eager._may_graph = False
@@ -280,7 +280,7 @@ class TestOnCuda:
         assert int(engine.settle().updates) == 12
         assert all(torch.isfinite(tensor).all() for tensor in engine.settle() if tensor.is_floating_point())
 
-    def test_draws_in_a_graph_differ_from_launch_to_launch(self, algorithm: OffPolicy) -> None:
+    def test_draws_in_a_graph_differ_from_launch_to_launch(self, algorithm: Algorithm[Any]) -> None:
         engine = make_engine(algorithm, [], torch.device("cuda", 0))
         launches = engine._launches
         assert launches is not None
@@ -294,7 +294,7 @@ class TestOnCuda:
             assert not torch.equal(x, y)
         assert int(launches.indices.max()) < 60
 
-    def test_updates_of_batches_from_the_host_are_graphs_too(self, algorithm: OffPolicy) -> None:
+    def test_updates_of_batches_from_the_host_are_graphs_too(self, algorithm: Algorithm[Any]) -> None:
         device, lines = torch.device("cuda", 0), []
         batch = make_batch()._replace(weight=torch.rand(16))
         batch = Batch(*(tensor.to(device) for tensor in batch.tensors()))

@@ -12,7 +12,7 @@ from test_learner_device_replay import make
 from test_learner_graphs import CPU
 
 from rlz._native import ParameterStore
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.learning import publication as publication_module
 from rlz.learning import streams as streams_module
 from rlz.learning.batches import Decoder
@@ -162,7 +162,7 @@ def test_updates_of_a_launch_by_themselves(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], driver: bool, most: int
 ) -> None:
     monkeypatch.setattr("rlz.config.schema.has_driver", lambda: driver)
-    found = RunConfig(env="Test-v0", **options)
+    found = run_config(env="Test-v0", **options)
     assert found.launch() == most
     assert found.slack() == (options.get("ratio_slack") or most), "a whole launch can be granted"
 
@@ -171,8 +171,8 @@ def test_updates_of_a_launch_by_themselves(
 @pytest.mark.parametrize("name", ["updates_per_launch", "publish_every"])
 def test_counts_or_auto(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
-        RunConfig(env="Test-v0", **{name: value})
-    assert getattr(RunConfig(env="Test-v0", **{name: "16"}), name) == 16
+        run_config(env="Test-v0", **{name: value})
+    assert getattr(run_config(env="Test-v0", **{name: "16"}), name) == 16
 
 
 def test_new_rows_of_all_lanes_are_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:

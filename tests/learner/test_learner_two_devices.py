@@ -7,25 +7,25 @@ import pytest
 import torch
 from test_learner_executors import CPU, make_batch, make_sac, make_state, make_td3
 
-from rlz.algorithms.base import OffPolicy
+from rlz.algorithms.base import Algorithm
 from rlz.errors import NonFiniteError
 from rlz.learning.compiled import layouts
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.two_devices import Exchange, TwoDevices
 
-Make = Callable[[], OffPolicy]
+Make = Callable[[], Algorithm[Any]]
 PLAN = EnginePlan(compile=False, threads=1, fixed=True)
 both = pytest.mark.parametrize("make", [make_sac, make_td3], ids=["sac", "td3"])
 
 
-def apart(algorithm: OffPolicy, state: Any, exchange: Exchange) -> TwoDevices:
+def apart(algorithm: Algorithm[Any], state: Any, exchange: Exchange) -> TwoDevices:
     layout = layouts(make_batch().tensors())
     return TwoDevices(
         algorithm, state, layout=layout, devices=(CPU, CPU), seed=3, plan=PLAN, log=lambda _: None, exchange=exchange
     )
 
 
-def trained(algorithm: OffPolicy, exchange: Exchange | None, updates: int = 9) -> Any:
+def trained(algorithm: Algorithm[Any], exchange: Exchange | None, updates: int = 9) -> Any:
     """State after some updates: on one device (None) or on two."""
     state = make_state(algorithm)
     if exchange is None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import rlz
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.runtime.train import train as train_here
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import evaluation_seeds, play
@@ -70,7 +70,7 @@ def test_smoke_the_best_action_within_asymmetric_bounds_is_found(tmp_path, algo,
     }
     given |= {"hidden": (32, 32), "learning_rate": 1e-3, "batch_size": 64, "buffer_size": 2000, "mode": "serial"}
     given |= {"compile": False, "device": "cpu", "eval_every": 0, "name": "run"}
-    assert train_here(RunConfig(algo=algo, **given, **options), quiet=True) == 0
+    assert train_here(run_config(algo=algo, **given, **options), quiet=True) == 0
     policy = rlz.load(tmp_path / "run")
     assert policy.algo == algo
     actions = policy.predict(np.random.default_rng(1).uniform(-1, 1, (50, 2)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlz._native import Policy
 from rlz.networks import mlp
 from rlz.networks.mlp import Mlp
-from rlz.networks.spec import actor_manifest
+from rlz.networks.spec import actor_manifest, head_outputs
 
 MODULES = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
 
@@ -95,7 +95,7 @@ def test_native_policy_agrees(activation: str, layer_norm: bool, hidden: tuple[i
         "layer_norm": layer_norm,
         "head": head,
     }
-    actor = mlp.actor(27, 8, hidden, activation, layer_norm=layer_norm, head=head)
+    actor = mlp.Mlp("actor", 27, hidden, head_outputs(head, 8), activation, layer_norm)
     policy = Policy(**spec, seed=[1, 2, 3, 4])
     layout = [(name, "f32", shape) for name, shape in actor.layout]
     assert [(n, d, tuple(s)) for n, d, s in policy.manifest] == layout == actor_manifest(spec)

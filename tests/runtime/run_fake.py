@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.errors import RlzError
 from rlz.runtime.graph import MODULES
 from rlz.runtime.resume import resume
@@ -25,7 +25,7 @@ if __name__ == "__main__":
         if len(sys.argv) > 2:
             status = resume(Path(sys.argv[2]), values, modules=modules)
         else:
-            status = train(RunConfig.model_validate(values), modules=modules)
+            status = train(run_config(values), modules=modules)
     except RlzError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlz.config import RunConfig
+from rlz.config import read_config, run_config
 from rlz.errors import CheckpointError, ConfigError
 from rlz.records.run_directory import create_run_directory, default_name, open_run_directory
 from rlz.runtime.graph import plan, split_lanes, stats_slots
@@ -40,7 +40,7 @@ def test_links_and_files_are_replaced(tmp_path: Path) -> None:
 
 
 def test_the_run_folder_says_what_it_is_and_is_private(tmp_path: Path) -> None:
-    config = RunConfig(env="ALE/Pong-v5", runs_dir=str(tmp_path / "runs"), seed=7)
+    config = run_config(env="ALE/Pong-v5", runs_dir=str(tmp_path / "runs"), seed=7)
     old = os.umask(0)
     try:
         run = create_run_directory(config)
@@ -49,7 +49,7 @@ def test_the_run_folder_says_what_it_is_and_is_private(tmp_path: Path) -> None:
     assert run.path.name.startswith("sac__ALE-Pong-v5__s7__2")
     assert mode(run.path) == mode(run.logs) == mode(run.checkpoints) == 0o700
     assert mode(run.config) == 0o600
-    assert RunConfig.from_toml(run.config) == config
+    assert read_config(run.config) == config
     with pytest.raises(CheckpointError, match="in use"):
         open_run_directory(run.path)
     run.close()
@@ -57,7 +57,7 @@ def test_the_run_folder_says_what_it_is_and_is_private(tmp_path: Path) -> None:
 
 
 def test_two_runs_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = RunConfig(env="Pendulum-v1", runs_dir=str(tmp_path))
+    config = run_config(env="Pendulum-v1", runs_dir=str(tmp_path))
     monkeypatch.setattr("rlz.records.run_directory.default_name", lambda config: default_name(config, 0.0))
     first, second = create_run_directory(config), create_run_directory(config)
     assert second.path.name == f"{first.path.name}-2"
@@ -66,7 +66,7 @@ def test_two_runs_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_run_folder_that_exists_or_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    config = RunConfig(env="Pendulum-v1", runs_dir=str(tmp_path), name="mine")
+    config = run_config(env="Pendulum-v1", runs_dir=str(tmp_path), name="mine")
     create_run_directory(config).close()
     with pytest.raises(ConfigError, match=r"mine exists already.*--name"):
         create_run_directory(config)
@@ -82,7 +82,7 @@ def test_a_run_folder_that_exists_or_cannot_be_made_is_an_error(tmp_path: Path) 
 def test_lanes_are_split_evenly_and_the_learner_starts_first() -> None:
     assert split_lanes(7, 3) == [(0, 1), (2, 3), (4, 5, 6)]
     assert sum(split_lanes(10, 4), ()) == tuple(range(10))
-    config = RunConfig(env="x", samplers=2, num_envs=3)
+    config = run_config(env="x", samplers=2, num_envs=3)
     nodes = plan(config)
     assert [(node.name, node.slot) for node in nodes] == [
         ("learner", 0),

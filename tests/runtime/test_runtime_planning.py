@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from machines import profile
 
-from rlz.config import RunConfig, resolve, resolve_with_origins
+from rlz.config import RunConfig, resolve, resolve_with_origins, run_config
 from rlz.errors import ConfigError
 from rlz.planning import cache
 from rlz.planning.plan import CHOICES, Plan
@@ -133,7 +133,7 @@ def test_a_run_without_a_plan_goes_on_without(found: Profile, tmp_path: Path) ->
 
 
 def test_cores_of_pinned_workers() -> None:
-    run = RunConfig(env="Pendulum-v1", pin=True, samplers=2)
+    run = run_config(env="Pendulum-v1", pin=True, samplers=2)
 
     def cores(allowed: list[int]) -> dict[str, tuple[int, ...]]:
         return {node.name: node.cores for node in graph(run, allowed)}
@@ -183,7 +183,7 @@ def test_the_plan_is_in_the_run_folder_and_verified(
 
     monkeypatch.setattr(verify, "Verifier", Seen)
     monkeypatch.setattr(cache, "load", lambda _: cache.Found(found))
-    run = RunConfig(
+    run = run_config(
         **{"env": "fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "hidden": (8,), "eval_every": 0},
         **{"total_timesteps": 300, "learning_starts": 50, "buffer_size": 1000, "log_every": 0.1},
         runs_dir=str(tmp_path),

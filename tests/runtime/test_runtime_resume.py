@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlz.config import RunConfig
+from rlz.config import read_config, run_config
 from rlz.errors import CheckpointError, ConfigError
 from rlz.records.checkpoint import load_checkpoint, newest_checkpoint, step_folders
 from rlz.records.runs import read_run
@@ -35,7 +35,7 @@ def run(folder: Path, name: str, steps: int, modules: Any = FAKE, **values: Any)
         "runs_dir": str(folder),
         "name": name,
     }
-    assert train(RunConfig(**{**defaults, **values}), quiet=True, modules=modules) == 0
+    assert train(run_config(**{**defaults, **values}), quiet=True, modules=modules) == 0
     return folder / name
 
 
@@ -138,7 +138,7 @@ def test_counters_and_files_go_on(tmp_path: Path) -> None:
     assert resume(path, {"total_timesteps": 330}, quiet=True, modules=FAKE) == 0
     checkpoint = newest_checkpoint(path)
     assert (checkpoint.env_steps, checkpoint.updates) == (330, 280)
-    assert RunConfig.from_toml(path / "config.toml").total_timesteps == 330
+    assert read_config(path / "config.toml").total_timesteps == 330
     assert json.loads((path / "summary.json").read_text())["env_steps"] == 330
     assert (path / "metrics.jsonl").read_text().startswith(before)
     steps = [line.split(",")[0] for line in (path / "evaluations.csv").read_text().splitlines()]
@@ -221,7 +221,7 @@ def test_what_was_counted_goes_on_with_other_workers(tmp_path: Path) -> None:
     assert [len(totals[name]["episodes"]) for name in ("sampler-0", "sampler-1")] == [5, 5]
     for samplers, num_envs in ((1, 3), (3, 3)):
         values = {"total_timesteps": 400, "samplers": samplers, "num_envs": num_envs}
-        config = RunConfig.from_toml(path / "config.toml").model_copy(update=values)
+        config = read_config(path / "config.toml").model_copy(update=values)
         streams = make_streams(config, envs.inspect_env(config), checkpoint)
         infos = [WorkerInfo(node.name, node.role, node.slot, 0, lanes=node.lanes) for node in plan(config)]
         reading = Reader(streams, infos.copy).read()
@@ -304,7 +304,7 @@ def test_every_change_of_learning_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: float
 ) -> None:
     path = run(tmp_path, "run", 60)
-    before = getattr(RunConfig.from_toml(path / "config.toml"), option)
+    before = getattr(read_config(path / "config.toml"), option)
     assert resume(path, {"total_timesteps": 80, option: value}, modules=FAKE) == 0
     line = f"from now on --{option.replace('_', '-')} {value}, until here {before}"
     assert line in capsys.readouterr().out
@@ -314,7 +314,7 @@ def test_every_change_of_learning_is_told(
 def test_a_change_of_batch_size_is_told(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 60)
     assert resume(path, {"total_timesteps": 80, "batch_size": 64}, quiet=True, modules=FAKE) == 0
-    config = RunConfig.from_toml(path / "config.toml")
+    config = read_config(path / "config.toml")
     assert changes(config.model_copy(update={"batch_size": 32}), config) == [
         "from now on --batch-size 64, until here 32"
     ]

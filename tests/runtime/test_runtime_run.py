@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rlz
-from rlz.config import RunConfig
+from rlz.config import read_config
 from rlz.records.checkpoint import Checkpoint, newest_checkpoint
 
 STEPS, STARTS, SAMPLERS, ENVS = 2500, 200, 2, 3
@@ -127,7 +127,7 @@ def test_the_run_folder_is_complete_and_private(run: Path) -> None:
     for path in [run, *run.rglob("*")]:
         if not path.is_symlink():
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    config = RunConfig.from_toml(run / "config.toml")
+    config = read_config(run / "config.toml")
     assert (config.env, config.total_timesteps, config.num_envs) == ("Pendulum-v1", STEPS, ENVS)
 
 

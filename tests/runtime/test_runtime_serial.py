@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
 from rlz.runtime.train import train
@@ -29,7 +29,7 @@ def run(folder: Path, name: str, modules: Any = FAKE, **values: Any) -> Path:
         "runs_dir": str(folder),
         "name": name,
     }
-    assert train(RunConfig(**{**defaults, **values}), quiet=True, modules=modules) == 0
+    assert train(run_config(**{**defaults, **values}), quiet=True, modules=modules) == 0
     return folder / name
 
 
@@ -47,7 +47,7 @@ def test_the_replay_ratio_is_exact(tmp_path: Path, ratio: float, samplers: int, 
 
 
 def test_an_error_in_a_worker_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = RunConfig(
+    config = run_config(
         env="fake_envs:Counting-v0",
         env_kwargs={"fail_at": 50},
         mode="serial",

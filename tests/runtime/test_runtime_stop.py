@@ -14,7 +14,7 @@ import psutil
 import pytest
 from training import Training, wait_for
 
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.errors import NotServedError
 from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.graph import MODULES
@@ -188,7 +188,7 @@ def test_a_serial_run_that_is_stopped_and_resumed_has_the_same_bits(
         **{"learning_starts": 60, "batch_size": 16, "buffer_size": 1000, "hidden": (16,), "eval_every": 0},
         "runs_dir": str(tmp_path),
     }
-    assert train(RunConfig(**config, name="whole"), quiet=True) == 0
+    assert train(run_config(**config, name="whole"), quiet=True) == 0
     looks = 0
     look = SerialRun._look
 
@@ -200,7 +200,7 @@ def test_a_serial_run_that_is_stopped_and_resumed_has_the_same_bits(
         look(self, *arguments)
 
     monkeypatch.setattr(SerialRun, "_look", interrupted)
-    assert train(RunConfig(**config, name="stopped"), quiet=True) == 130
+    assert train(run_config(**config, name="stopped"), quiet=True) == 130
     assert 149 <= newest_checkpoint(tmp_path / "stopped").env_steps < 260
     assert resume(tmp_path / "stopped", quiet=True) == 0
     whole, stopped = (newest_checkpoint(tmp_path / name).learner for name in ("whole", "stopped"))
@@ -210,7 +210,7 @@ def test_a_serial_run_that_is_stopped_and_resumed_has_the_same_bits(
 
 
 def test_a_resume_removes_what_a_killed_controller_left(tmp_path: Path) -> None:
-    config = RunConfig.model_validate({
+    config = run_config({
         **{"env": "fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "total_timesteps": 100},
         **{"learning_starts": 10, "buffer_size": 500, "hidden": (8,), "eval_every": 0},
         **{"runs_dir": str(tmp_path), "name": "run"},

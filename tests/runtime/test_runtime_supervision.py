@@ -16,7 +16,7 @@ from harness import SAMPLER, Run, config
 from training import Training, wait_for
 
 from rlz._native import RUNNING, STOPPING
-from rlz.config import RunConfig
+from rlz.config import RunConfig, run_config
 from rlz.errors import EnvError, NotServedError, SharedMemoryError
 from rlz.records.checkpoint import newest_checkpoint
 from rlz.records.run_directory import RunDirectory
@@ -386,7 +386,7 @@ def small(folder: Path, **values: Any) -> RunConfig:
         "runs_dir": str(folder),
         "name": "run",
     }
-    return RunConfig(**{**defaults, **values})
+    return run_config(**{**defaults, **values})
 
 
 @pytest.mark.parametrize(

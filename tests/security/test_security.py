@@ -86,7 +86,7 @@ def test_nothing_that_is_read_is_ever_executed() -> None:
 
 def train(folder: Path, **values: Any) -> Path:
     """Make a run as somebody with a careless umask; returns its folder."""
-    from rlz.config import RunConfig
+    from rlz.config import run_config
     from rlz.runtime.graph import MODULES
 
     options = {
@@ -98,9 +98,7 @@ def train(folder: Path, **values: Any) -> Path:
     modules = MODULES if values.get("mode") == "serial" else {**MODULES, "learner": "fake_learner"}
     old = os.umask(0)
     try:
-        status = importlib.import_module("rlz.runtime.train").train(
-            RunConfig.model_validate(options), quiet=True, modules=modules
-        )
+        status = importlib.import_module("rlz.runtime.train").train(run_config(options), quiet=True, modules=modules)
         assert status == 0
         assert os.umask(0) == 0, "the umask of the caller is given back"
     finally:

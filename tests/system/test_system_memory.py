@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import SharedMemoryError
-from rlz.system.memory import MIB, check_memory, limits, row_bytes
+from rlz.planning.needs import check_memory, row_bytes
+from rlz.system.memory import MIB, limits
 
 ANT = EnvSpec("Ant-v4", (27,), "float32", (8,), "float32", (-1.0,) * 8, (1.0,) * 8, 1000)
 
@@ -70,7 +71,7 @@ def test_the_address_space_limit_counts(machine: Path, monkeypatch: pytest.Monke
 
 
 def test_a_buffer_that_does_not_fit_is_refused_with_figures_and_a_fix(machine: Path) -> None:
-    config = RunConfig(env="Ant-v4", buffer_size=100_000_000)
+    config = run_config(env="Ant-v4", buffer_size=100_000_000)
     with pytest.raises(SharedMemoryError) as caught:
         check_memory(config, ANT, machine)
     text = str(caught.value)
@@ -87,7 +88,7 @@ def test_a_container_too_small_for_any_buffer_says_so(machine: Path) -> None:
     write(machine, "proc/self/mountinfo", MOUNT_V2)
     v2(machine, "", str(200 * MIB), 100 * MIB)
     with pytest.raises(SharedMemoryError, match=r"memory limit of the container .* raise the limit"):
-        check_memory(RunConfig(env="Ant-v4"), ANT, machine)
+        check_memory(run_config(env="Ant-v4"), ANT, machine)
 
 
 def test_this_machine_has_limits() -> None:

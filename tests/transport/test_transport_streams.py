@@ -3,10 +3,10 @@ import os
 import numpy as np
 import pytest
 
-from rlz.config import RunConfig
+from rlz.config import run_config
+from rlz.config.model import ask
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ClosedError, TransportError
-from rlz.networks.spec import actor_manifest, actor_spec
 from rlz.transport import Streams
 from rlz.transport.stats import Stat
 
@@ -20,7 +20,7 @@ ENV = EnvSpec(
     action_high=(1.0, 2.0),
     max_episode_steps=None,
 )
-CONFIG = RunConfig(
+CONFIG = run_config(
     env="Some-v0", samplers=2, num_envs=3, buffer_size=300, total_timesteps=1_000, learning_starts=10, hidden=(8,)
 )
 
@@ -35,7 +35,7 @@ def test_everything_is_sized_by_the_run() -> None:
     assert [field[0] for field in streams.replay.fields] == ["obs", "action", "next_obs", "reward", "discount"]
     assert (streams.limiter.env_steps, streams.limiter.updates) == (20, 10)
     assert (streams.limiter.total_timesteps, streams.limiter.target_updates) == (1_000, 990)
-    assert streams.parameters.manifest == actor_manifest(actor_spec(CONFIG, ENV))
+    assert streams.parameters.manifest == list(ask(CONFIG, ENV).policy.manifest)
     assert streams.stats.read().shape == (4, len(Stat))
 
 

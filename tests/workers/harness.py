@@ -7,7 +7,7 @@ import fake_envs  # noqa: F401  (registers its environments)
 import numpy as np
 
 from rlz import envs
-from rlz.config import RunConfig
+from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.transport import Streams
 from rlz.workers.base import WorkerSpec
@@ -27,7 +27,7 @@ def config(**values: Any) -> RunConfig:
         "replay_ratio": "free",
         "eval_every": 0,
     }
-    return RunConfig(**{**defaults, **values})
+    return run_config(**{**defaults, **values})
 
 
 class Run:

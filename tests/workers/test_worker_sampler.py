@@ -333,9 +333,9 @@ def test_a_sampler_imports_no_torch_and_stays_small() -> None:
     code = """
 import sys
 import rlz.workers.sampler, rlz.workers.evaluator, rlz.runtime.controller, rlz.runtime.train, rlz.runtime.evaluate
-from rlz.config import RunConfig
+from rlz.config import run_config
 from rlz import envs
-env = envs.make(RunConfig(env="Ant-v4"))
+env = envs.make(run_config(env="Ant-v4"))
 env.reset(seed=1)
 assert "torch" not in sys.modules
 """

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlz.algorithms.answers import Field, PolicySpec
-from rlz.algorithms.registry import DETERMINISTIC, SQUASHED_GAUSSIAN
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ConfigError, PolicyError
+from rlz.networks.spec import DETERMINISTIC, SQUASHED_GAUSSIAN
 from rlz.references import load, reference_to
 
 if TYPE_CHECKING:

@@ -2,31 +2,69 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-import torch
-from torch import Tensor
+from pydantic import model_validator
 
-from rlz.algorithms.base import WHOLE, Outcome, load_tensors
+from rlz.algorithms.answers import PolicySpec
+from rlz.algorithms.base import Algorithm
 from rlz.algorithms.optim import adam
-from rlz.algorithms.registry import ALGORITHMS
-from rlz.networks import mlp
+from rlz.algorithms.settings import MlpSettings, ReplaySettings
+from rlz.lazy import Lazy
 from rlz.networks.mlp import Mlp
+from rlz.networks.spec import head_outputs, native_policy
+from rlz.options import Integer, Number, Panel, option
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
+    import torch
+    from torch import Tensor
+
     from rlz.envs.spaces import EnvSpec
+else:
+    torch = Lazy("torch")
 
 
-@dataclass(frozen=True)
-class ActorCritic:
+class ActorCriticSettings(ReplaySettings, MlpSettings):
+    """Of an algorithm with one actor and a stack of critics."""
+
+    tau: Number = option(
+        0.005, panel=Panel.LEARNING, help="Step of the target networks towards the critics.", metavar="T", gt=0, le=1
+    )
+    n_critics: Integer = option(
+        2,
+        panel=Panel.NETWORK,
+        help="Critics; the target is the minimum of all, or of --target-critics.",
+        metavar="INT",
+        ge=1,
+        le=64,
+    )
+    target_critics: Integer | None = option(
+        None,
+        panel=Panel.NETWORK,
+        help="Critics that are drawn anew for the target of each update, which is their minimum; SAC's actor then "
+        "follows the mean of all (REDQ: 2 of 10 critics, at a high replay ratio).",
+        metavar="INT",
+        shown="all",
+        ge=1,
+        le=64,
+    )
+
+    @model_validator(mode="after")
+    def _critics_suffice(self) -> Self:
+        if self.target_critics is not None and self.target_critics > self.n_critics:
+            raise ValueError(
+                f"--target-critics {self.target_critics} of --n-critics {self.n_critics}: there are not so many. Use "
+                f"{self.n_critics} or fewer, or more critics."
+            )
+        return self
+
+
+S = TypeVar("S", bound=ActorCriticSettings)
+
+
+class ActorCritic(Algorithm[S]):
     """The networks, and what is done with them alike everywhere.
-
-    The fields of a state follow one rule: `actor` and `critic` are flat networks, `target_critic` is the slow copy of
-    `critic`, `critic_mean` and `critic_square` are Adam's moments of it, everything else is a plain tensor.
 
     Attributes
     ----------
@@ -34,31 +72,39 @@ class ActorCritic:
         Layouts; `critic` is a stack of any number of critics.
     target_critics
         The target is the minimum of so many of them, drawn anew for each update (REDQ, arXiv 2101.05982); 0: of all.
+    head
+        What the outputs of the actor mean (`rlz.networks.spec`).
     """
 
-    metric_names: ClassVar[tuple[str, ...]]
-    check_names: ClassVar[tuple[str, ...]]
+    head: ClassVar[str]
 
-    actor: Mlp
-    critic: Mlp
-    _: KW_ONLY
-    target_critics: int = 0
+    def __init__(self, settings: S, spaces: EnvSpec) -> None:
+        super().__init__(settings, spaces)
+        spaces.require_box_actions(type(self).__name__.lower())
+        self.target_critics = settings.target_critics or 0
+        obs, action = spaces.obs_dim, spaces.action_dim
+        widths, shape = settings.hidden, (settings.activation, settings.layer_norm)
+        self.actor = Mlp("actor", obs, widths, head_outputs(self.head, action), *shape)
+        self.critic = Mlp("critic", obs + action, widths, 1, *shape, members=settings.n_critics)
 
-    @staticmethod
-    def networks(config: RunConfig, env_spec: EnvSpec) -> tuple[Mlp, Mlp]:
-        """Actor and critics of a run."""
-        sizes = env_spec.obs_dim, env_spec.action_dim, config.hidden, config.activation
-        head = ALGORITHMS[config.algo].head
-        norm, bf16 = config.layer_norm, config.precision == "bf16"
-        return (
-            mlp.actor(*sizes, layer_norm=norm, head=head, bf16=bf16),
-            mlp.critics(*sizes, layer_norm=norm, members=config.n_critics, bf16=bf16),
-        )
+    def policy(self) -> PolicySpec:
+        """The actor, which Rust runs."""
+        return native_policy(self.actor, self.spaces.action_dim, self.head)
 
-    @property
-    def cycle(self) -> tuple[str, ...]:
-        """Every update is of everything."""
-        return (WHOLE,)
+    def memory(self, rows: int) -> int:
+        """Bytes of the state and of an update of so many rows.
+
+        Each weight has a gradient and two moments of Adam, a critic's also a target. Every hidden value of actor and
+        critics is kept for the way back.
+        """
+        state = 4 * self.actor.numel + 5 * self.critic.numel
+        return 4 * (state + rows * sum(self.settings.hidden) * (1 + self.settings.n_critics))
+
+    def in_precision(self, precision: str) -> Self:
+        """The same algorithm with its matrix products in "fp32" or "bf16"."""
+        other = copy.copy(self)
+        other.actor, other.critic = (network.in_precision(precision) for network in (self.actor, self.critic))
+        return other
 
     def q_values(self, critic: Tensor, obs: Tensor, action: Tensor, *, first: int | None = None) -> Tensor:
         """Q of every critic, or of the `first` so many alone: [critics, batch]."""
@@ -73,36 +119,15 @@ class ActorCritic:
             q = q[drawn]
         return q.amin(0)
 
-    def noise_rows(self, batch_size: int, action_dim: int) -> int:
+    def noise_rows(self, batch_size: int) -> int:
         """Rows of noise [rows, action_dim] that a target takes: one per action, then those that draw its critics."""
-        return batch_size + (-(-(self.critic.members or 1) // action_dim) if self.target_critics else 0)
+        drawn = -(-self.settings.n_critics // self.spaces.action_dim) if self.target_critics else 0
+        return batch_size + drawn
 
-    def outcome(
-        self, state: Any, metrics: Mapping[str, Tensor], checks: Mapping[str, Tensor], td_errors: Tensor | None
-    ) -> Outcome:
-        """What an update gives, from the metrics and checks that its kind has, by name."""
-        return Outcome(
-            state, _stacked(metrics, self.metric_names, math.nan), _stacked(checks, self.check_names, 0.0), td_errors
-        )
-
-    def actor_parameters(self, state: Any) -> Tensor:
-        """Flat actor, in the order of `rlz.networks.spec.actor_manifest`."""
+    def published(self, state: Any) -> Tensor:
+        """Flat actor, in the order of the policy's manifest."""
         flat: Tensor = state.actor
         return flat
-
-    def state_dict(self, state: Any) -> dict[str, Tensor]:
-        """Views by name, for instance `actor.0.weight`, `target.critic.head.bias`, `adam.square.actor.0.weight`."""
-        networks = {"actor": self.actor, "critic": self.critic}
-        named: dict[str, Tensor] = {}
-        for field, tensor in state._asdict().items():
-            prefix, of = _place(field)
-            views = networks[of].named(tensor) if of in networks else {of: tensor}
-            named |= {prefix + name: view for name, view in views.items()}
-        return named
-
-    def load_state_dict(self, state: Any, tensors: Mapping[str, Tensor]) -> None:
-        """Copy tensors into the state, in place. Raises CheckpointError where names, shapes or dtypes differ."""
-        load_tensors(self.state_dict(state), tensors)
 
 
 def mean_square(errors: Tensor, weight: Tensor | None) -> Tensor:
@@ -122,19 +147,3 @@ def trained(state: Any, field: str, gradient: Tensor, step: Tensor, learning_rat
     old = getattr(state, field), getattr(state, mean), getattr(state, square)
     new = adam(*old, gradient, step, learning_rate)
     return state._replace(**{field: new.parameters, mean: new.mean, square: new.square})
-
-
-def _stacked(values: Mapping[str, Tensor], names: tuple[str, ...], missing: float) -> Tensor:
-    """0-d tensors in the order of `names`, `missing` where there is none: [len(names)]."""
-    blank = torch.full_like(next(iter(values.values())), missing)
-    return torch.stack([values.get(name, blank) for name in names])
-
-
-def _place(field: str) -> tuple[str, str]:
-    """Field of a state -> (prefix of its names, what it is or belongs to)."""
-    for kind in ("mean", "square"):
-        if field.endswith(f"_{kind}"):
-            return f"adam.{kind}.", field.removesuffix(f"_{kind}")
-    if field.startswith("target_"):
-        return "target.", field.removeprefix("target_")
-    return "", field

@@ -6,7 +6,7 @@ Everything outside `algorithms/` that has to know how an algorithm learns asks t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 Field = tuple[str, str, tuple[int, ...]]
@@ -40,6 +40,7 @@ class Replay:
     priority : None: rows are drawn uniformly.
     slack : most updates by which either side may leave the ratio's line; None: a default from the placement.
     adapts : the run chooses its batch size, and how many environments step (throughput mode).
+    plans_batch : the plan chooses the batch size that it begins with.
     """
 
     fields: tuple[Field, ...]
@@ -52,6 +53,7 @@ class Replay:
     priority: Priority | None = None
     slack: float | None = None
     adapts: bool = False
+    plans_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,14 @@ class Answers:
     policy : what acts.
     metrics : names of what an update measures; they become `train/<name>`.
     sides : names of the halves of its update that `--devices` may place apart; empty: it is one piece.
+    memory : bytes of the learner's state, and of each row of a batch; 0: not known.
     """
 
     data: Replay | Rollout
     policy: PolicySpec
     metrics: tuple[str, ...]
-    sides: tuple[str, ...] = field(default=())
+    sides: tuple[str, ...] = ()
+    memory: tuple[int, int] = (0, 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -137,6 +141,7 @@ class Answers:
             policy=PolicySpec.from_json(values["policy"]),
             metrics=tuple(values["metrics"]),
             sides=tuple(values["sides"]),
+            memory=(values["memory"][0], values["memory"][1]),
         )
 
 

@@ -10,27 +10,24 @@ paper's Ornstein-Uhlenbeck process, no weight decay, no batch normalisation (`--
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from rlz.algorithms.actor_critic import ActorCritic
-from rlz.algorithms.td3 import Td3
-
-if TYPE_CHECKING:
-    from rlz.config import RunConfig
-    from rlz.envs.spaces import EnvSpec
+from rlz.algorithms.td3 import DeterministicSettings, TwinDelayed
+from rlz.options import Integer, Panel, option
 
 
-@dataclass(frozen=True)
-class Ddpg(Td3):
+class DdpgSettings(DeterministicSettings):
+    """Defaults are those of Stable-Baselines3."""
+
+    n_critics: Integer = option(
+        1,
+        panel=Panel.NETWORK,
+        help="Critics; the target is the minimum of all, or of --target-critics.",
+        metavar="INT",
+        ge=1,
+        le=64,
+    )
+
+
+class Ddpg(TwinDelayed[DdpgSettings]):
     """DDPG for Box actions in [-1, 1]."""
 
-    policy_delay: int = 1
-    target_policy_noise: float = 0.0
-    target_noise_clip: float = 0.0
-
-    @staticmethod
-    def from_config(config: RunConfig, env_spec: EnvSpec) -> Ddpg:
-        """DDPG with the networks and constants of a run."""
-        networks = ActorCritic.networks(config, env_spec)
-        return Ddpg(*networks, tau=config.tau, target_critics=config.target_critics or 0)
+    Settings = DdpgSettings

@@ -8,21 +8,54 @@ correction is the numerically stable form. With n-step rows no entropy bonus is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
+from pydantic import BeforeValidator
 
-from rlz.algorithms.actor_critic import ActorCritic, mean_square, trained
+from rlz.algorithms.actor_critic import ActorCritic, ActorCriticSettings, mean_square, trained
 from rlz.algorithms.base import ACTOR, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
 from rlz.algorithms.optim import gradient, polyak
-from rlz.errors import ConfigError
+from rlz.lazy import Lazy
 from rlz.networks.distributions import squashed_gaussian
+from rlz.networks.spec import SQUASHED_GAUSSIAN
+from rlz.options import Panel, option, values
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
+    import torch
+    from torch import Tensor
+
     from rlz.envs.spaces import EnvSpec
+else:
+    torch = Lazy("torch")
+
+
+class SacSettings(ActorCriticSettings):
+    """Defaults are those of Stable-Baselines3."""
+
+    ent_coef: Annotated[float | str, BeforeValidator(values.ent_coef)] = option(
+        "auto",
+        panel=Panel.LEARNING,
+        help="Temperature: learned (auto; auto_0.1 starts at 0.1) or fixed.",
+        metavar="auto|X",
+        expects="auto, auto_0.1 (start value above 0), or a number of at least 0",
+    )
+    target_entropy: Annotated[float | str, BeforeValidator(values.target_entropy)] = option(
+        "auto",
+        panel=Panel.LEARNING,
+        help="Entropy that the learned temperature aims at; auto is minus the number of action dimensions.",
+        metavar="auto|X",
+        expects="auto or a finite number",
+    )
+
+    @property
+    def learns_ent_coef(self) -> bool:
+        """The temperature is learned."""
+        return isinstance(self.ent_coef, str)
+
+    @property
+    def first_ent_coef(self) -> float:
+        """Fixed temperature, or the one that learning starts from (1 for plain auto, as in SB3)."""
+        return float(str(self.ent_coef).removeprefix("auto").removeprefix("_") or 1.0)
 
 
 class SacState(NamedTuple):
@@ -42,23 +75,18 @@ class SacState(NamedTuple):
     actor_updates: Tensor  # [], int64, of actor and temperature
 
 
-@dataclass(frozen=True)
-class Sac(ActorCritic):
+class Sac(ActorCritic[SacSettings]):
     """SAC for Box actions in [-1, 1].
 
     Attributes
     ----------
-    actor, critic
-        Layouts; `critic` is a stack of any number of critics, their minimum is used (see `target_critics`).
     target_entropy
         Entropy that the temperature is steered to (nats); -dim(A) in the paper.
-    ent_coef
-        Initial temperature when `learn_ent_coef`, else the fixed one.
-    tau
-        Polyak coefficient of the target critics.
     """
 
-    metric_names: ClassVar[tuple[str, ...]] = (
+    Settings = SacSettings
+    head = SQUASHED_GAUSSIAN
+    metrics: ClassVar[tuple[str, ...]] = (
         "critic_loss",  # 0.5 * sum over critics of the mean squared TD error
         "actor_loss",  # mean of alpha * log_prob - min Q
         "ent_coef_loss",  # 0 with a fixed temperature
@@ -66,7 +94,7 @@ class Sac(ActorCritic):
         "entropy",  # -mean log_prob of the actor's actions (nats)
         "q_value",  # mean over batch and critics of Q(obs, action)
     )
-    check_names: ClassVar[tuple[str, ...]] = (
+    checks: ClassVar[tuple[str, ...]] = (
         "critic_loss",
         "critic gradient",
         "actor_loss",
@@ -74,20 +102,20 @@ class Sac(ActorCritic):
         "ent_coef_loss",
     )
 
-    target_entropy: float
-    ent_coef: float = 1.0
-    learn_ent_coef: bool = True
-    tau: float = 0.005
+    def __init__(self, settings: SacSettings, spaces: EnvSpec) -> None:
+        super().__init__(settings, spaces)
+        wanted = settings.target_entropy
+        self.target_entropy = -float(spaces.action_dim) if isinstance(wanted, str) else wanted
 
     # -- the losses ------------------------------------------------------------------------------------------------
 
-    def policy(self, actor: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, actor: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Reparameterised actions [batch, action_dim] and their log-probabilities [batch]."""
         return squashed_gaussian(self.actor(actor, obs), noise)
 
     def td_target(self, actor: Tensor, target_critic: Tensor, alpha: Tensor, batch: Batch, noise: Tensor) -> Tensor:
         """Soft Bellman target r + discount * (min Q'(s', a') - alpha * log pi(a'|s')) (equations 2, 3): [batch]."""
-        next_action, next_log_prob = self.policy(actor, batch.next_obs, noise[: len(batch.next_obs)])
+        next_action, next_log_prob = self.sample(actor, batch.next_obs, noise[: len(batch.next_obs)])
         next_q = self.target_q(target_critic, batch.next_obs, next_action, noise)
         return batch.reward + batch.discount * (next_q - alpha * next_log_prob)
 
@@ -103,7 +131,7 @@ class Sac(ActorCritic):
 
         With `target_critics` the mean of all Q instead of their minimum, as in REDQ (algorithm 1).
         """
-        action, log_prob = self.policy(actor, obs, noise[: len(obs)])
+        action, log_prob = self.sample(actor, obs, noise[: len(obs)])
         q = self.q_values(critic, obs, action)
         q = q.mean(0) if self.target_critics else q.amin(0)
         return (alpha * log_prob - q).mean(), log_prob
@@ -120,14 +148,20 @@ class Sac(ActorCritic):
         actor = "actor", "log_alpha"
         moments = "actor_mean", "actor_square", "log_alpha_mean", "log_alpha_square", "actor_updates"
         return (
-            Side((CRITIC_TARGET,), ("critic", "target_critic", "critic_mean", "critic_square", "updates"), ("critic",)),
-            Side((ACTOR,), (*actor, *moments), actor),
+            Side(
+                "critic",
+                (CRITIC_TARGET,),
+                ("critic", "target_critic", "critic_mean", "critic_square", "updates"),
+                ("critic",),
+            ),
+            Side("actor", (ACTOR,), (*actor, *moments), actor),
         )
 
     def update(self, state: SacState, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
         """Critics and target networks, then actor and temperature, once. `noise` is as `noise_shape` says."""
         s = new = state
-        alpha = s.log_alpha.exp() if self.learn_ent_coef else torch.full_like(s.log_alpha, self.ent_coef)
+        learned = self.settings.learns_ent_coef
+        alpha = s.log_alpha.exp() if learned else torch.full_like(s.log_alpha, self.settings.first_ent_coef)
         metrics: dict[str, Tensor] = {}
         checks: dict[str, Tensor] = {}  # a sum of squares overflows exactly where Adam's second moment would
         td_errors = None
@@ -139,7 +173,7 @@ class Sac(ActorCritic):
             grad, loss, q = gradient(self.critic_loss, s.critic, td_target, batch)
             step = s.updates + 1
             new = trained(new, "critic", grad, step, learning_rate)._replace(updates=step)
-            new = new._replace(target_critic=polyak(s.target_critic, new.critic, self.tau))
+            new = new._replace(target_critic=polyak(s.target_critic, new.critic, self.settings.tau))
             metrics |= {"critic_loss": loss, "q_value": q.mean()}
             checks |= {"critic_loss": loss, "critic gradient": grad.square().sum()}
             td_errors = None if batch.weight is None else (q - td_target).abs().mean(0)
@@ -149,7 +183,7 @@ class Sac(ActorCritic):
             step = s.actor_updates + 1
             new = trained(new, "actor", grad, step, learning_rate)._replace(actor_updates=step)
             ent_coef_loss = torch.zeros_like(alpha)
-            if self.learn_ent_coef:
+            if learned:
                 alpha_grad, ent_coef_loss, _ = gradient(self.ent_coef_loss, s.log_alpha, log_prob)
                 new = trained(new, "log_alpha", alpha_grad, step, learning_rate)
             metrics |= {"actor_loss": loss, "ent_coef_loss": ent_coef_loss, "ent_coef": alpha}
@@ -160,25 +194,10 @@ class Sac(ActorCritic):
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def from_config(config: RunConfig, env_spec: EnvSpec) -> Sac:
-        """SAC with the networks and constants of a run."""
-        ent_coef, learn = parse_ent_coef(config.ent_coef)
-        return Sac(
-            *ActorCritic.networks(config, env_spec),
-            target_entropy=(
-                -float(env_spec.action_dim) if config.target_entropy == "auto" else float(config.target_entropy)
-            ),
-            ent_coef=ent_coef,
-            learn_ent_coef=learn,
-            tau=config.tau,
-            target_critics=config.target_critics or 0,
-        )
-
-    def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> SacState:
+    def init(self, generator: torch.Generator, dtype: torch.dtype | None = None) -> SacState:
         """Fresh state on the CPU; targets equal the critics."""
         actor, critic = self.actor.init(generator, dtype), self.critic.init(generator, dtype)
-        log_alpha = torch.tensor(math.log(max(self.ent_coef, 1e-30)), dtype=dtype)
+        log_alpha = torch.tensor(math.log(max(self.settings.first_ent_coef, 1e-30)), dtype=dtype or torch.float32)
         return SacState(
             actor=actor,
             critic=critic,
@@ -196,18 +215,4 @@ class Sac(ActorCritic):
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:
         """Noise of the target's actions, then of the actor's."""
-        action_dim = self.actor.outputs // 2
-        return (2, self.noise_rows(batch_size, action_dim), action_dim)
-
-
-def parse_ent_coef(value: str | float) -> tuple[float, bool]:
-    """("auto", "auto_0.1" or a number) -> (initial temperature, whether it is learned)."""
-    text = str(value)
-    learn = text == "auto" or text.startswith("auto_")
-    try:
-        ent_coef = float((text.removeprefix("auto").removeprefix("_") or "1") if learn else text)
-    except ValueError:
-        ent_coef = math.nan
-    if not (math.isfinite(ent_coef) and (ent_coef > 0.0 or (ent_coef == 0.0 and not learn))):
-        raise ConfigError(f"ent_coef {value!r}: expected auto, auto_<initial value above 0>, or a number from 0")
-    return ent_coef, learn
+        return (2, self.noise_rows(batch_size), self.spaces.action_dim)

@@ -7,19 +7,65 @@ the [-1, 1] units of rlz, so the paper's clip to the action bounds is a clip to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-import torch
-from torch import Tensor
-
-from rlz.algorithms.actor_critic import ActorCritic, mean_square, trained
+from rlz.algorithms.actor_critic import ActorCritic, ActorCriticSettings, mean_square, trained
+from rlz.algorithms.answers import PolicySpec
 from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
 from rlz.algorithms.optim import gradient, polyak
+from rlz.lazy import Lazy
+from rlz.networks.spec import DETERMINISTIC, native_policy
+from rlz.options import Integer, Number, Panel, option
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
+    import torch
+    from torch import Tensor
+
     from rlz.envs.spaces import EnvSpec
+else:
+    torch = Lazy("torch")
+
+
+class DeterministicSettings(ActorCriticSettings):
+    """Of an algorithm with a deterministic actor, whose samplers add noise to its actions."""
+
+    exploration_noise: Number = option(
+        0.1,
+        panel=Panel.LEARNING,
+        help="Standard deviation of the Gaussian noise on the samplers' actions; the action range is -1 to 1.",
+        metavar="STD",
+        ge=0,
+        le=100,
+    )
+
+
+class Td3Settings(DeterministicSettings):
+    """Defaults are those of Stable-Baselines3."""
+
+    policy_delay: Integer = option(
+        2,
+        panel=Panel.LEARNING,
+        help="Updates of the critics for each one of actor and target networks.",
+        metavar="UPDATES",
+        ge=1,
+        le=1000,
+    )
+    target_policy_noise: Number = option(
+        0.2,
+        panel=Panel.LEARNING,
+        help="Standard deviation of the Gaussian noise on the actions in the critics' target.",
+        metavar="STD",
+        ge=0,
+        le=100,
+    )
+    target_noise_clip: Number = option(
+        0.5,
+        panel=Panel.LEARNING,
+        help="Largest size of that noise.",
+        metavar="SIZE",
+        ge=0,
+        le=100,
+    )
 
 
 class Td3State(NamedTuple):
@@ -37,37 +83,40 @@ class Td3State(NamedTuple):
     actor_updates: Tensor  # [], int64
 
 
-@dataclass(frozen=True)
-class Td3(ActorCritic):
-    """TD3 for Box actions in [-1, 1].
+S = TypeVar("S", bound=DeterministicSettings)
+
+
+class TwinDelayed(ActorCritic[S]):
+    """The update of TD3, of which DDPG's is a special case.
 
     Attributes
     ----------
-    actor, critic
-        Layouts; `critic` is a stack of any number of critics, the target is their minimum (see `target_critics`).
     policy_delay
         Updates of the critics for each update of the actor and of the target networks.
     target_policy_noise, target_noise_clip
         Standard deviation of the noise on the target's actions, and the size at which it is clipped.
-    tau
-        Polyak coefficient of the target networks.
     """
 
-    metric_names: ClassVar[tuple[str, ...]] = (
+    head = DETERMINISTIC
+    metrics: ClassVar[tuple[str, ...]] = (
         "critic_loss",  # sum over critics of the mean squared TD error (that of SAC is half)
         "actor_loss",  # minus the mean of the first critic's Q; not measured by an update of the critics alone
         "q_value",  # mean over batch and critics of Q(obs, action)
     )
-    check_names: ClassVar[tuple[str, ...]] = ("critic_loss", "critic gradient", "actor_loss", "actor gradient")
+    checks: ClassVar[tuple[str, ...]] = ("critic_loss", "critic gradient", "actor_loss", "actor gradient")
 
-    policy_delay: int = 2
-    target_policy_noise: float = 0.2
-    target_noise_clip: float = 0.5
-    tau: float = 0.005
+    policy_delay = 1
+    target_policy_noise = 0.0
+    target_noise_clip = 0.0
+
+    def policy(self) -> PolicySpec:
+        """The actor, which Rust runs; samplers add noise to its actions."""
+        noise = self.settings.exploration_noise
+        return native_policy(self.actor, self.spaces.action_dim, self.head, exploration_noise=noise)
 
     # -- the losses ------------------------------------------------------------------------------------------------
 
-    def policy(self, actor: Tensor, obs: Tensor) -> Tensor:
+    def action(self, actor: Tensor, obs: Tensor) -> Tensor:
         """Actions [batch, action_dim]."""
         return torch.tanh(self.actor(actor, obs))
 
@@ -75,7 +124,7 @@ class Td3(ActorCritic):
         """Clipped double Q target r + discount * min Q'(s', a'), with a' smoothed by clipped noise: [batch]."""
         size = self.target_noise_clip
         smoothing = (self.target_policy_noise * noise[: len(batch.next_obs)]).clamp(-size, size)
-        next_action = (self.policy(target_actor, batch.next_obs) + smoothing).clamp(-1.0, 1.0)
+        next_action = (self.action(target_actor, batch.next_obs) + smoothing).clamp(-1.0, 1.0)
         next_q = self.target_q(target_critic, batch.next_obs, next_action, noise)
         return batch.reward + batch.discount * next_q
 
@@ -86,7 +135,7 @@ class Td3(ActorCritic):
 
     def actor_loss(self, actor: Tensor, critic: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Minus Q of the first critic for the actor's actions: the deterministic policy gradient. Also gives Q."""
-        q = self.q_values(critic, obs, self.policy(actor, obs), first=1)
+        q = self.q_values(critic, obs, self.action(actor, obs), first=1)
         return -q.mean(), q
 
     # -- one update ------------------------------------------------------------------------------------------------
@@ -103,8 +152,8 @@ class Td3(ActorCritic):
         critic = "critic", "target_critic", "critic_mean", "critic_square", "updates"
         actor = "actor", "target_actor", "actor_mean", "actor_square", "actor_updates"
         return (
-            Side((*[CRITIC] * between, CRITIC_TARGET), critic, ("critic",)),
-            Side((*[None] * between, ACTOR), actor, ("target_actor",)),
+            Side("critic", (*[CRITIC] * between, CRITIC_TARGET), critic, ("critic",)),
+            Side("actor", (*[None] * between, ACTOR), actor, ("target_actor",)),
         )
 
     def update(self, state: Td3State, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
@@ -122,7 +171,7 @@ class Td3(ActorCritic):
             step = s.updates + 1
             new = trained(new, "critic", grad, step, learning_rate)._replace(updates=step)
             if kind != CRITIC:
-                new = new._replace(target_critic=polyak(s.target_critic, new.critic, self.tau))
+                new = new._replace(target_critic=polyak(s.target_critic, new.critic, self.settings.tau))
             metrics |= {"critic_loss": loss, "q_value": q.mean()}
             checks |= {"critic_loss": loss, "critic gradient": grad.square().sum()}
             td_errors = None if batch.weight is None else (q - td_target).abs().mean(0)
@@ -131,7 +180,7 @@ class Td3(ActorCritic):
             grad, loss, _ = gradient(self.actor_loss, s.actor, new.critic, batch.obs)
             step = s.actor_updates + 1
             new = trained(new, "actor", grad, step, learning_rate)._replace(actor_updates=step)
-            new = new._replace(target_actor=polyak(s.target_actor, new.actor, self.tau))
+            new = new._replace(target_actor=polyak(s.target_actor, new.actor, self.settings.tau))
             metrics |= {"actor_loss": loss}
             checks |= {"actor_loss": loss, "actor gradient": grad.square().sum()}
 
@@ -139,19 +188,7 @@ class Td3(ActorCritic):
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def from_config(config: RunConfig, env_spec: EnvSpec) -> Td3:
-        """TD3 with the networks and constants of a run."""
-        return Td3(
-            *ActorCritic.networks(config, env_spec),
-            policy_delay=config.policy_delay,
-            target_policy_noise=config.target_policy_noise,
-            target_noise_clip=config.target_noise_clip,
-            tau=config.tau,
-            target_critics=config.target_critics or 0,
-        )
-
-    def init(self, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Td3State:
+    def init(self, generator: torch.Generator, dtype: torch.dtype | None = None) -> Td3State:
         """Fresh state on the CPU; the target networks equal the others."""
         actor, critic = self.actor.init(generator, dtype), self.critic.init(generator, dtype)
         return Td3State(
@@ -169,4 +206,16 @@ class Td3(ActorCritic):
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:
         """Noise of the target's actions."""
-        return (self.noise_rows(batch_size, self.actor.outputs), self.actor.outputs)
+        return (self.noise_rows(batch_size), self.spaces.action_dim)
+
+
+class Td3(TwinDelayed[Td3Settings]):
+    """TD3 for Box actions in [-1, 1]; the target is the minimum of the critics."""
+
+    Settings = Td3Settings
+
+    def __init__(self, settings: Td3Settings, spaces: EnvSpec) -> None:
+        super().__init__(settings, spaces)
+        self.policy_delay = settings.policy_delay
+        self.target_policy_noise = settings.target_policy_noise
+        self.target_noise_clip = settings.target_noise_clip

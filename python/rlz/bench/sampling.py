@@ -145,11 +145,11 @@ def publish_random_actor(streams: Any, config: Any, env_spec: Any) -> None:
     """Publish version 1: an untrained actor (weights uniform in +-1/sqrt(inputs), biases 0), made without torch."""
     import numpy as np
 
-    from rlz.networks.spec import policy_spec
+    from rlz.config.model import ask
 
     rng = np.random.default_rng(config.seed)
     packed = []
-    for name, _, shape in policy_spec(config, env_spec).manifest:
+    for name, _, shape in ask(config, env_spec).policy.manifest:
         if name.endswith("norm.weight"):
             packed.append(np.ones(shape, np.float32).reshape(-1))
         elif len(shape) == 2:

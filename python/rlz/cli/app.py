@@ -43,7 +43,8 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
-            command = typer.main.get_command(import_module(f"rlz.cli.{name}").app)
+            module = import_module(f"rlz.cli.{name}")
+            command = typer.main.get_command(module.command(rest) if hasattr(module, "command") else module.app)
             command.name = name
         return name, command, rest
 

@@ -20,7 +20,7 @@ def explain(error: TyperException) -> str:
             for option in (*parameter.opts, *parameter.secondary_opts)
             if option.startswith("--")
         ]
-        lines = [f"No such option {name}.", hint(name, known, as_option=True)]
+        lines = [f"No such option {name}.", _of_others(name, ctx) or hint(name, known, as_option=True)]
     elif isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
         lines = [_bad_value(error, error.__cause__)]
     elif "unexpected extra argument" in lines[0] and ctx is not None and ctx.info_name == "train":
@@ -28,6 +28,14 @@ def explain(error: TyperException) -> str:
     if ctx is not None:
         lines.append(f"See {ctx.command_path} --help")
     return "\n".join(line for line in lines if line)
+
+
+def _of_others(name: str, ctx: Any) -> str:
+    """Whose option it is, where another algorithm has it."""
+    from rlz.config.overrides import of_others
+
+    algo = next(iter(ctx.obj or []), None)
+    return of_others(name.lstrip("-").replace("-", "_"), algo) if algo else ""
 
 
 def _bad_value(error: typer.BadParameter, cause: ValueError) -> str:

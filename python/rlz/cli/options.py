@@ -1,4 +1,4 @@
-"""The options of `rlz train`, generated from the fields of `RunConfig`: there is no second list of them."""
+"""The options of `rlz train`, generated from the fields of a run's configuration: there is no second list of them."""
 
 import inspect
 from typing import Any, Literal, get_args, get_origin
@@ -6,18 +6,33 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from rlz.algorithms.source import BUILT_IN
+from rlz.config.model import config_type
 from rlz.config.names import flag
-from rlz.config.option import metadata
-from rlz.config.schema import RunConfig
+from rlz.config.overrides import known_options
+from rlz.options.option import Panel, metadata
 
 
-def run_parameters() -> list[inspect.Parameter]:
+def run_parameters(algo: str | None) -> list[inspect.Parameter]:
     """One keyword parameter per field except `algo`, for the signature of a Typer command.
 
     Booleans arrive as bool, repeatable options as lists, all else as the text that was typed: `rlz.config` checks and
     converts them, and says what is wrong with them. None or an empty list: not given.
+
+    Parameters
+    ----------
+    algo : whose settings are options; None: those of every algorithm of rlz, each with its owners.
     """
-    return [_parameter(name, field) for name, field in RunConfig.model_fields.items() if name != "algo"]
+    fields = known_options() if algo is None else config_type(algo).model_fields
+    panels = [str(panel) for panel in Panel]
+    ordered = sorted(fields.items(), key=lambda item: panels.index(metadata(item[1])["panel"]))
+    return [_parameter(name, field, owners(name) if algo is None else "") for name, field in ordered if name != "algo"]
+
+
+def owners(name: str) -> str:
+    """Which algorithms alone have an option, in words; empty: all of them."""
+    found = [algo for algo in BUILT_IN if name in config_type(algo).model_fields]
+    return "" if len(found) == len(BUILT_IN) else f" Only {', '.join(found)}."
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +40,7 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value not in ([], ())}
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, only: str) -> inspect.Parameter:
     extra = metadata(field)
     kind: Any = str | None
     names = [flag(name), *extra["flags"]]
@@ -39,7 +54,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     option = typer.Option(
         None,
         *names,
-        help=_help(field, extra["shown"]),
+        help=_help(field, extra["shown"], only),
         metavar=metavar,
         rich_help_panel=extra["panel"],
         show_default=False,
@@ -47,11 +62,9 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
 
-def _help(field: FieldInfo, shown: str | None) -> str:
+def _help(field: FieldInfo, shown: str | None, only: str) -> str:
     """Text and default. Typer cannot show the default itself: its own default is 'not given', for the origins."""
-    text = (field.description or "").replace("[", r"\[")
-    if only := metadata(field)["only"]:
-        text += f" Only {', '.join(only)}."
+    text = (field.description or "").replace("[", r"\[") + only
     if field.is_required() and shown is None:
         return text
     if shown is None:

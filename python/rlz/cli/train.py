@@ -1,13 +1,16 @@
 """`rlz train ALGO --env ID`."""
 
 import inspect
+from collections.abc import Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rlz.algorithms.source import BUILT_IN, is_file
 from rlz.cli.options import given, run_parameters
-from rlz.config import Resolved, algorithms, resolve_with_origins
+from rlz.config import Resolved, resolve_with_origins
 from rlz.errors import CheckpointError, UsageError
 
 EPILOG = """[bold]Examples[/bold]
@@ -20,8 +23,6 @@ EPILOG = """[bold]Examples[/bold]
   rlz train sac --env Ant-v4 --print-config > ant.toml
   rlz train --config ant.toml --seed 3
   rlz train --resume runs/NAME --total-timesteps 2000000"""
-
-app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 def train(algo: str | None, config: Path | None, resume: Path | None, print_config: bool, **options: Any) -> int:
@@ -61,7 +62,7 @@ _OWN: dict[str, Any] = {
         str | None,
         typer.Argument(
             metavar="ALGO",
-            help=f"Algorithm: {', '.join(algorithms())}. May be left out when --config names it.",
+            help=f"Algorithm: {', '.join(BUILT_IN)}, or file.py:Class. May be left out when --config names it.",
             show_default=False,
         ),
     ],
@@ -87,12 +88,18 @@ _OWN: dict[str, Any] = {
 }
 _DEFAULTS = {"algo": None, "config": None, "resume": None, "print_config": False}
 
-# Typer reads a signature: ours names every option of a run, so that help, parsing and checking share one source.
-train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [
+
+def command(arguments: Sequence[str]) -> typer.Typer:
+    """The command as it is for these arguments: its options are those of the algorithm that they name."""
+    first = next(iter(arguments), "-")
+    algo = first if first in BUILT_IN or is_file(first) else None
+    # Typer reads a signature: ours names every option of a run, so that help, parsing and checking share one source.
+    own = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=annotation)
         for name, annotation in _OWN.items()
     ]
-    + run_parameters()
-)
-app.command(epilog=EPILOG)(train)
+    wrapped = wraps(train)(lambda **options: train(**options))
+    wrapped.__signature__ = inspect.Signature(own + run_parameters(algo))  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.command(epilog=EPILOG)(wrapped)
+    return app

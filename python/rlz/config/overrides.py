@@ -5,25 +5,25 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import tomli_w
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rlz.config.literals import ToldError
+from rlz.algorithms.source import BUILT_IN, is_file
+from rlz.config.model import config_type
 from rlz.config.names import close, either, flag, hint
-from rlz.config.option import metadata
-from rlz.config.presets import algorithms, presets
+from rlz.config.presets import presets
 from rlz.config.schema import RunConfig
-from rlz.config.values import pairs
 from rlz.errors import ConfigError, UsageError
+from rlz.options.literals import ToldError
+from rlz.options.option import metadata
+from rlz.options.values import pairs
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-
-_Config = TypeVar("_Config", bound=RunConfig)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Resolved:
         for name, value in self.config.model_dump().items():
             text = f"{name} = {_literal(value)}" if value is not None else f"# {name} is not set"
             origin = self.origins.get(name, DEFAULT)
-            field = RunConfig.model_fields[name]
+            field = type(self.config).model_fields[name]
             if origin == DEFAULT and (value is None or field.default_factory is not None):
                 origin += f": {metadata(field)['shown']}"
             rows.append((text, origin))
@@ -106,7 +106,7 @@ def resolve_with_origins(
             else:
                 values[name] = value
                 origins[name] = origin
-    return Resolved(validate(RunConfig, values, origins), origins)
+    return Resolved(validate(values, origins), origins)
 
 
 def _merged(lower: Any, upper: Any) -> Any:
@@ -117,11 +117,11 @@ def _merged(lower: Any, upper: Any) -> Any:
 
 
 def _algorithm(algo: str | None, filed: dict[str, Any], config_file: Path | None) -> str:
-    known = algorithms()
+    known = tuple(BUILT_IN)
     name = algo if algo is not None else filed.get("algo")
     if name is None:
         raise UsageError(f"Which algorithm? It comes first, for instance: rlz train {known[0]} --env Ant-v4")
-    if name not in known:
+    if name not in known and not is_file(str(name)):
         what = f"Unknown algorithm {name!r}."
         matches = close(str(name), known)
         if matches:
@@ -153,8 +153,8 @@ def read_toml(source: str | Path) -> dict[str, Any]:
         data = tomllib.loads(str(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin} is not TOML: {error}.{_looks_like(str(text))}") from error
-    known = list(RunConfig.model_fields)
-    unknown = [key for key in data if key not in known]
+    known = list(known_options())
+    unknown = [key for key in data if key not in known] if not is_file(str(data.get("algo", ""))) else []
     if unknown and len(unknown) == len(data):
         first = hint(unknown[0], known, as_option=False)
         raise ConfigError(
@@ -172,7 +172,7 @@ def _key(name: str, value: Any) -> str:
 
 
 def _key_hint(name: str, value: Any) -> str:
-    found = hint(name, RunConfig.model_fields, as_option=False)
+    found = hint(name, known_options(), as_option=False)
     return found or ("Keys stand at the top of the file, without sections." if isinstance(value, dict) else "")
 
 
@@ -186,11 +186,23 @@ def _looks_like(text: str) -> str:
     return ""
 
 
-def validate(model: type[_Config], values: Mapping[str, Any], origins: Mapping[str, str]) -> _Config:
+def known_options() -> dict[str, FieldInfo]:
+    """Every option that a run of any of rlz's algorithms has, by field name."""
+    return {name: field for algo in BUILT_IN for name, field in config_type(algo).model_fields.items()}
+
+
+def of_others(name: str, algo: str) -> str:
+    """What to say where an option is another algorithm's; nothing where it is nobody's."""
+    owners = [other for other in BUILT_IN if name in config_type(other).model_fields]
+    return f"{flag(name)} is an option of {' and '.join(owners)}, not of {algo}. Leave it out." if owners else ""
+
+
+def validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfig:
     """Check values; the error gives option or key, the value, what is allowed, and where the value came from.
 
     UsageError when a value of the command line is to blame, ConfigError otherwise.
     """
+    model = config_type(str(values.get("algo", RunConfig.model_fields["algo"].default)))
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -201,21 +213,25 @@ def validate(model: type[_Config], values: Mapping[str, Any], origins: Mapping[s
             if item["type"] == "default_factory_not_called":
                 continue  # follows from the error of the field before it
             on_command_line = COMMAND_LINE in (origins.get(name, "") if name else set(origins.values()))
-            line = _explain(name, item, values, None if on_command_line else origins.get(name))
+            line = _explain(model, name, item, values, None if on_command_line else origins.get(name))
             usage = usage or on_command_line
             if line not in lines:
                 lines.append(line)
         raise (UsageError if usage else ConfigError)("\n".join(lines)) from None
 
 
-def _explain(name: str, item: ErrorDetails, values: Mapping[str, Any], origin: str | None) -> str:
+def _explain(
+    model: type[RunConfig], name: str, item: ErrorDetails, values: Mapping[str, Any], origin: str | None
+) -> str:
     if not name:
         return str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
     if item["type"] == "missing":
         return f"{flag(name)} is missing."
     if item["type"] == "extra_forbidden":
-        return f"Unknown option {name!r}. {hint(name, RunConfig.model_fields, as_option=False)}".rstrip()
-    field = RunConfig.model_fields[name]
+        if others := of_others(name, str(values.get("algo"))):
+            return others
+        return f"Unknown option {name!r}. {hint(name, model.model_fields, as_option=False)}".rstrip()
+    field = model.model_fields[name]
     value = values[name]
     shown = value if isinstance(value, str) else _literal(value)
     if isinstance(value, list | tuple) and name != "hidden":

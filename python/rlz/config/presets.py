@@ -4,9 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.resources import files
-from typing import Any, get_args
-
-from rlz.config.schema import RunConfig
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,18 +15,16 @@ class Preset:
     values: dict[str, Any]
 
 
-def algorithms() -> tuple[str, ...]:
-    """Names of the algorithms that `rlz train` knows."""
-    return get_args(RunConfig.model_fields["algo"].annotation) or ("sac",)
-
-
 def presets(algo: str, env: str) -> list[Preset]:
     """Sections that apply to an environment, weakest first: the algorithm's defaults, then the environment's.
 
     An exact id wins over a pattern, an earlier pattern over a later one. The module prefix of the id does not count.
     """
     name = f"{algo}.toml"
-    content = tomllib.loads(files("rlz").joinpath("configs", name).read_text(encoding="utf-8"))
+    file = files("rlz").joinpath("configs", name)
+    if not file.is_file():
+        return []  # an algorithm of a user's own
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
     found = [Preset(f"preset {name} [defaults]", content.get("defaults", {}))]
     sections: dict[str, dict[str, Any]] = content.get("env", {})
     bare = env.rpartition(":")[2]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rlz.config.literals import decode
 from rlz.config.names import close, either
 from rlz.envs.folder import Folder
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import EnvError
+from rlz.options.literals import decode
 from rlz.system.descendants import ended_afterwards
 
 if TYPE_CHECKING:

@@ -80,6 +80,12 @@ class EnvSpec:
             max_episode_steps=None if limit is None else int(limit),
         )
 
+    @classmethod
+    def of_sizes(cls, obs: int, action: int) -> Self:
+        """Flat float32 observations and actions in [-1, 1], for programs without an environment."""
+        ones = (1.0,) * action
+        return cls("sizes", (obs,), "float32", (action,), "float32", tuple(-one for one in ones), ones, None)
+
     @property
     def obs_dim(self) -> int:
         """Numbers in an observation."""

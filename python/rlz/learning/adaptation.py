@@ -16,7 +16,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from rlz.config.large_batch import REFERENCE_BATCH
+from rlz.algorithms.settings import REFERENCE_BATCH
 
 KNEE = 0.9
 """Part of the best frames/s that the smallest batch at the knee reaches."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import rlz.algorithms
 import rlz.networks
-from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import in_one_line
 from rlz.learning.executors import Updated
 from rlz.learning.toolchain import missing_tool
@@ -76,7 +76,7 @@ class Job:
     products : `torch.get_float32_matmul_precision()`.
     """
 
-    algorithm: OffPolicy
+    algorithm: Algorithm[Any]
     batch: tuple[Layout, ...]
     device: str
     kinds: tuple[str, ...]
@@ -108,7 +108,7 @@ def _processor() -> str:
     return torch.backends.cpu.get_cpu_capability()
 
 
-def _sources(algorithm: OffPolicy) -> list[Path]:
+def _sources(algorithm: Algorithm[Any]) -> list[Path]:
     folders = [Path(package.__path__[0]) for package in (rlz.algorithms, rlz.networks)]
     files = {path for folder in folders for path in folder.glob("*.py")}
     files |= {

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.base import Algorithm, Batch
 from rlz.learning.executors import EagerExecutor
 from rlz.learning.graphs import WARM_UP, cuda_graph
 from rlz.system.cores import cores
@@ -20,7 +21,7 @@ MEASURE_S = 0.5
 
 
 def fastest_device(
-    algorithm: OffPolicy, batch: Batch, *, graphs: bool, log: Callable[[str], None], card: str = "cuda:0"
+    algorithm: Algorithm[Any], batch: Batch, *, graphs: bool, log: Callable[[str], None], card: str = "cuda:0"
 ) -> torch.device:
     """CPU or card, whichever makes an update of this size sooner; one line says what was measured.
 
@@ -37,7 +38,7 @@ def fastest_device(
     return fastest
 
 
-def seconds_per_update(algorithm: OffPolicy, batch: Batch, device: torch.device, *, graphs: bool) -> float:
+def seconds_per_update(algorithm: Algorithm[Any], batch: Batch, device: torch.device, *, graphs: bool) -> float:
     """Time of one update: on the CPU eager with all cores, on a card as a graph where it may be one."""
     initial = algorithm.init(torch.Generator().manual_seed(0))
     state = type(initial)(*(tensor.to(device) for tensor in initial))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import DeviceError, NonFiniteError, in_one_line
 from rlz.learning.compiled import LOW_PRIORITY, Compilation, Job, Layout, kinds_of
 from rlz.learning.device_replay import DeviceReplay
@@ -81,7 +81,7 @@ class Engine:
 
     def __init__(
         self,
-        algorithm: OffPolicy,
+        algorithm: Algorithm[Any],
         state: Any,
         *,
         layout: tuple[Layout, ...],
@@ -106,7 +106,7 @@ class Engine:
         self._flag = LateFlag(self._failed, late=device.type == "cuda")
         generator = torch.Generator(device).manual_seed(seed)
         self._inputs = Inputs(state, self._failed, self._learning_rate, generator)
-        self._means = Means(torch.zeros(len(algorithm.metric_names), dtype=state[0].dtype, device=device))
+        self._means = Means(torch.zeros(len(algorithm.metrics), dtype=state[0].dtype, device=device))
         fixed = plan.fixed or device.type != "cpu"
         self._tuner = ThreadTuner([1]) if fixed else tuner(plan.threads, cores())
         torch.set_num_threads(1)
@@ -271,7 +271,8 @@ class Engine:
 
     def actor_parameters(self) -> Tensor:
         """Newest flat actor; valid until the next update."""
-        return self._algorithm.actor_parameters(self._state)
+        flat: Tensor = self._algorithm.published(self._state)
+        return flat
 
     def failure(self, batch: Batch | None) -> dict[str, Tensor]:
         """Everything that the update that failed was made from, by name.
@@ -298,7 +299,7 @@ class Engine:
 
     def _raise_failed(self, failed: int) -> None:
         if failed:
-            name = self._algorithm.check_names[failed - 1]
+            name = self._algorithm.checks[failed - 1]
             raise NonFiniteError(f"{name} is not finite; the parameters were kept as they were before this update")
 
     def _set_rate(self, learning_rate: float) -> None:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.base import Algorithm, Batch
 
 
 class Updated(NamedTuple):
     """What an executor gives back."""
 
-    metrics: Tensor  # [len(metric_names)]
+    metrics: Tensor  # [len(metrics)]
     td_errors: Tensor | None  # [batch], for a batch with weights
 
 
@@ -38,7 +38,7 @@ class Executor(Protocol):
             The algorithm's NamedTuple of tensors.
         failed
             [], int64, on the device: 0 while every check was finite. The first one that is not sets it to 1 + its index
-            in `check_names`; from then on no update changes the state any more.
+            in `checks`; from then on no update changes the state any more.
         kind
             One of the algorithm's `cycle`.
         """
@@ -51,7 +51,7 @@ class InPlaceUpdate:
     The choice is made on the device, without a synchronisation.
     """
 
-    def __init__(self, algorithm: OffPolicy) -> None:
+    def __init__(self, algorithm: Algorithm[Any]) -> None:
         self.algorithm = algorithm
 
     def __call__(
@@ -76,7 +76,7 @@ class EagerExecutor:
 
     name = "eager"
 
-    def __init__(self, algorithm: OffPolicy) -> None:
+    def __init__(self, algorithm: Algorithm[Any]) -> None:
         self._algorithm = algorithm
 
     def __call__(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlz.algorithms.base import Batch, OffPolicy
+from rlz.algorithms.base import Algorithm, Batch
 from rlz.learning.compiled import Layout, blank
 from rlz.learning.executors import Executor
 from rlz.learning.metrics import Means
@@ -105,7 +105,7 @@ class Launches:
         [batch] of the newest update, for batches with weights.
     """
 
-    def __init__(self, algorithm: OffPolicy, inputs: Inputs, rows: Rows, *, batch_size: int, most: int) -> None:
+    def __init__(self, algorithm: Algorithm[Any], inputs: Inputs, rows: Rows, *, batch_size: int, most: int) -> None:
         self.algorithm = algorithm
         self.inputs = inputs
         self.rows = rows
@@ -115,7 +115,7 @@ class Launches:
         shape = algorithm.noise_shape(batch_size)
         self._noise = torch.zeros(most, -(-math.prod(shape) // ALIGNED) * ALIGNED, dtype=dtype, device=device)
         self.noise = self._noise[:, : math.prod(shape)].view(most, *shape)
-        self.means = Means(torch.zeros(len(algorithm.metric_names), dtype=dtype, device=device))
+        self.means = Means(torch.zeros(len(algorithm.metrics), dtype=dtype, device=device))
         self.td_errors = torch.zeros(batch_size, dtype=dtype, device=device)
 
     def draw(self, count: int) -> None:

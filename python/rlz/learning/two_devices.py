@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlz.algorithms.base import Batch, OffPolicy, Side
+from rlz.algorithms.base import Algorithm, Batch, Side
 from rlz.learning.compiled import Layout, layouts
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.streams import Meeting, own_stream
@@ -96,7 +96,7 @@ class TwoDevices:
 
     def __init__(
         self,
-        algorithm: OffPolicy,
+        algorithm: Algorithm[Any],
         state: Any,
         *,
         layout: tuple[Layout, ...],
@@ -137,7 +137,7 @@ class TwoDevices:
         self._moved = threading.Condition()
         self._actor_done = self._first
         self._given: dict[int, Actor] = {}  # by its updates until then
-        newest = algorithm.actor_parameters(self._actor_state).clone()
+        newest = algorithm.published(self._actor_state).clone()
         self._newest = Actor(newest, None, self._meeting.leave())
         self._error: BaseException | None = None
         self._seen = self._first
@@ -296,7 +296,7 @@ class TwoDevices:
         self._actor.update(self._blank._replace(obs=turn.obs), turn.learning_rate)
         done = self._actor_done + 1
         given = _copies(self._actor_state, self._sides[1].gives) if done % self._exchange.every == 0 else None
-        newest = Actor(self._algorithm.actor_parameters(self._actor_state).clone(), given, self._meeting.leave())
+        newest = Actor(self._algorithm.published(self._actor_state).clone(), given, self._meeting.leave())
         with self._moved:
             if given is not None:
                 self._given[done] = newest

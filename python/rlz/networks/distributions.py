@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from rlz.lazy import Lazy
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
 LOG_STD_MIN = -20.0
 LOG_STD_MAX = 2.0

@@ -7,18 +7,23 @@ cut the vector because its gradient is one concatenation, where slices would eac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from rlz.lazy import Lazy
+from rlz.networks.spec import mlp_layout
 
-from rlz.algorithms.registry import SQUASHED_GAUSSIAN
-from rlz.networks.spec import head_outputs, mlp_layout
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "silu": F.silu, "elu": F.elu}
+ACTIVATIONS = "relu", "tanh", "silu", "elu"
+"""Names in `torch.nn.functional` of what may follow a hidden layer."""
 LAYER_NORM_EPS = 1e-5
 
 
@@ -50,6 +55,10 @@ class Mlp:
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
 
+    def in_precision(self, precision: str) -> Self:
+        """The same layout with products in "fp32" or "bf16"."""
+        return replace(self, bf16=precision == "bf16")
+
     @cached_property
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
         """Name and shape of every tensor, in flat order."""
@@ -76,9 +85,9 @@ class Mlp:
         """Views of the flat vector by name."""
         return {name: view for (name, _), view in zip(self.layout, self.unflatten(flat), strict=True)}
 
-    def init(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    def init(self, generator: torch.Generator | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Fresh flat parameters [numel] on the CPU, distributed as torch.nn.Linear's: U(-1/sqrt(in), 1/sqrt(in))."""
-        flat = torch.empty(self.numel, dtype=dtype)
+        flat = torch.empty(self.numel, dtype=dtype or torch.float32)
         bound = 0.0
         for name, tensor in self.named(flat).items():
             if "norm" in name:
@@ -94,7 +103,7 @@ class Mlp:
 
         `first` runs only the first so many members of a stack.
         """
-        activation = ACTIVATIONS[self.activation]
+        activation: Callable[[Tensor], Tensor] = getattr(F, self.activation)
         tensors = iter(self.unflatten(flat))
         if self.members is not None:
             tensors = (tensor[:first] for tensor in tensors)
@@ -116,31 +125,3 @@ class Mlp:
             # Casts instead of torch.autocast: no setting of the thread decides what this function computes.
             return torch.matmul(x.bfloat16(), weight.bfloat16()).to(x.dtype) + self._row(bias)
         return torch.matmul(x, weight) + self._row(bias)
-
-
-def actor(
-    obs_dim: int,
-    action_dim: int,
-    hidden: Sequence[int],
-    activation: str,
-    *,
-    layer_norm: bool,
-    head: str = SQUASHED_GAUSSIAN,
-    bf16: bool = False,
-) -> Mlp:
-    """Actor whose outputs are what its head says; the same layout as `spec.actor_manifest`."""
-    return Mlp("actor", obs_dim, tuple(hidden), head_outputs(head, action_dim), activation, layer_norm, bf16=bf16)
-
-
-def critics(
-    obs_dim: int,
-    action_dim: int,
-    hidden: Sequence[int],
-    activation: str,
-    *,
-    layer_norm: bool,
-    members: int,
-    bf16: bool = False,
-) -> Mlp:
-    """`members` critics Q(obs, action) stacked in one batched module."""
-    return Mlp("critic", obs_dim + action_dim, tuple(hidden), 1, activation, layer_norm, members, bf16)

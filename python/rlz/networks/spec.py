@@ -6,46 +6,40 @@ The flat actor of the learner, the parameter store, `policy.safetensors` and the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlz.algorithms.answers import PolicySpec
-from rlz.algorithms.registry import ALGORITHMS, DETERMINISTIC
+from rlz.algorithms.answers import Field, PolicySpec
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
-    from rlz.envs.spaces import EnvSpec
+    from rlz.networks.mlp import Mlp
 
-Parameter = tuple[str, str, tuple[int, ...]]
-"""(name, dtype, shape) of one tensor, as in `rlz._native`."""
+SQUASHED_GAUSSIAN = "squashed_gaussian"
+"""Head: means, then log standard deviations, of a Gaussian squashed by tanh."""
+
+DETERMINISTIC = "deterministic"
+"""Head: actions before tanh; samplers add exploration noise."""
 
 
-def actor_spec(config: RunConfig, env_spec: EnvSpec) -> dict[str, Any]:
-    """Arguments of `rlz._native.Policy` (all but the seed); JSON can hold them."""
-    env_spec.require_box_actions(config.algo)
-    head = ALGORITHMS[config.algo].head
-    exploration = {"exploration_noise": config.exploration_noise} if head == DETERMINISTIC else {}
-    return {
-        "obs_dim": env_spec.obs_dim,
-        "action_dim": env_spec.action_dim,
-        "hidden": list(config.hidden),
-        "activation": config.activation,
-        "layer_norm": config.layer_norm,
+def native_policy(network: Mlp, action_dim: int, head: str, **more: Any) -> PolicySpec:
+    """The policy that Rust runs: a network, and what its outputs mean. `more`: further arguments of it."""
+    arguments = {
+        "obs_dim": network.inputs,
+        "action_dim": action_dim,
+        "hidden": list(network.hidden),
+        "activation": network.activation,
+        "layer_norm": network.layer_norm,
         "head": head,
-        **exploration,
+        **more,
     }
+    return PolicySpec("native", arguments, tuple((name, "f32", shape) for name, shape in network.layout))
 
 
-def policy_spec(config: RunConfig, env_spec: EnvSpec) -> PolicySpec:
-    """What acts in a run."""
-    arguments = actor_spec(config, env_spec)
-    return PolicySpec("native", arguments, tuple(actor_manifest(arguments)))
-
-
-def actor_manifest(spec: dict[str, Any]) -> list[Parameter]:
-    """Tensors of the actor described by `actor_spec`, in flat order. Weights are [in, out]."""
-    outputs = head_outputs(spec["head"], spec["action_dim"])
-    layout = mlp_layout(spec["obs_dim"], spec["hidden"], outputs, layer_norm=spec["layer_norm"])
+def actor_manifest(arguments: Mapping[str, Any]) -> list[Field]:
+    """Tensors of the actor that Rust runs with these arguments, in flat order. Weights are [in, out]."""
+    outputs = head_outputs(arguments["head"], arguments["action_dim"])
+    hidden, norm = arguments["hidden"], arguments["layer_norm"]
+    layout = mlp_layout(arguments["obs_dim"], hidden, outputs, layer_norm=norm)
     return [(f"actor.{name}", "f32", shape) for name, shape in layout]
 
 

@@ -106,7 +106,7 @@ def likely_cause(
         return cause
     if frames < -TOLERANCE and (cause := _learner(window, wanted, config, cards)):
         return cause
-    if config.replay_ratio != "free" and window.last.evaluations + window.last.evaluations_skipped > (
+    if config.replay().ratio is not None and window.last.evaluations + window.last.evaluations_skipped > (
         window.first.evaluations + window.first.evaluations_skipped
     ):
         return "the evaluator was playing meanwhile (--eval-every)"
@@ -175,7 +175,7 @@ def _learner(window: Window, wanted: "Prediction", config: "RunConfig", cards: "
 
 def _slow_side(window: Window, config: "RunConfig", steps: float, frames: float) -> str:
     """Whose rate is off; held at a replay ratio both are, and the side that does not wait is the slow one."""
-    if config.replay_ratio == "free":  # nobody waits for anybody
+    if config.replay().ratio is None:  # nobody waits for anybody
         if (steps < -TOLERANCE) != (frames < -TOLERANCE):
             return "environment" if steps < frames else "updates"
         return "both"

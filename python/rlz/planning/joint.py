@@ -19,7 +19,7 @@ from typing import Any
 
 from rlz import envs
 from rlz.bench.children import say
-from rlz.config import RunConfig
+from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import in_one_line
 from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
@@ -161,21 +161,21 @@ def measure(
     options = {
         "samplers": setting["samplers"],
         "num_envs": envs,
-        "learning_starts": max(LEARNING_STARTS, envs * config.n_step_return),
+        "learning_starts": max(LEARNING_STARTS, envs * config.replay().n_step),
         "pin": setting["pinned"],
         "device": setting["device"],
         "compile": setting["compile"],
         "replay_ratio": "free" if setting["replay_ratio"] is None else setting["replay_ratio"],
     }
-    run_config = RunConfig.model_validate({**config.model_dump(), **options})
+    short = run_config({**config.model_dump(), **options})
     folder = Path(tempfile.mkdtemp(prefix="run-"))  # within that of the profile, which removes it
-    with Run(run_config, env_spec, cores, folder) as run:
+    with Run(short, env_spec, cores, folder) as run:
         found, precision = run.measure(seconds), run.precision
     samplers = [worker for worker in found.workers if worker.role == "sampler"]
     learner = next(worker for worker in found.workers if worker.role == "learner")
     return {
         **{name: setting[name] for name in ("samplers", "envs_per_sampler", "spin_count", "pinned", "device")},
-        "batch_size": run_config.first_batch_size(),
+        "batch_size": short.replay().batch,
         "replay_ratio": setting["replay_ratio"],
         "precision": precision,
         "executor": "compiled" if found.values.get("train/compiled") else "eager",
@@ -200,7 +200,7 @@ def main(config: dict[str, Any], settings: Sequence[dict[str, Any]], seconds: fl
         **{"total_timesteps": 10**12, "buffer_size": BUFFER_ROWS, "mode": "async"},
         **{"eval_every": 0, "checkpoint_every": 0, "save_replay": False},
     }
-    base = RunConfig.model_validate({**config, **quiet, "learning_starts": 10**6})
+    base = run_config({**config, **quiet, "learning_starts": 10**6})
     cores = sorted(os.sched_getaffinity(0))
     pinned = next((setting for setting in settings if setting["pinned"]), None)
     if pinned is not None:  # before torch starts its threads, which inherit it

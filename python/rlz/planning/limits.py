@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from rlz.planning.model import BOUNDS, bound
 from rlz.planning.profile_model import Joint, Profile, UpdateRate
-from rlz.planning.work import work_of_update
 
 NO_LIMIT = "not a limit"
 
@@ -71,18 +70,17 @@ def _update(profile: Profile, rate: UpdateRate) -> Limit | None:
         ),
         default=None,
     )
-    work = work_of_update(profile, rate.batch_size)
-    if flops is None or work is None:
+    if flops is None or not rate.flops:
         return None
-    about = f"about {work.flops / 1e9:.2g} GFLOP an update at batch size {rate.batch_size:,}"
-    products = work.flops / flops * rate.updates_per_s
+    about = f"about {rate.flops / 1e9:.2g} GFLOP an update at batch size {rate.batch_size:,}"
+    products = rate.flops / flops * rate.updates_per_s
     if products > 1.0:
         text = f"updates do matrix products {products:.1f} times as fast as those that were measured alone ({about})"
         return Limit("updates", None, NO_LIMIT, text)
     moved = 0.0
     bandwidths = [one.bytes_per_s for one in profile.memory if one.threads <= rate.threads]
     if rate.device == "cpu" and bandwidths:
-        moved = work.state_bytes / max(bandwidths) * rate.updates_per_s
+        moved = rate.state_bytes / max(bandwidths) * rate.updates_per_s
     if products < moved <= 1.0:  # beyond 1 weights and moments stay in the caches, and memory does not matter
         return Limit("updates", moved, "memory-bound", "of the time goes into moving weights and Adam's moments")
     return Limit(

@@ -33,8 +33,9 @@ class Learning:
     @classmethod
     def of(cls, config: "RunConfig") -> "Learning":
         """Those of a run."""
-        ratio = None if isinstance(config.replay_ratio, str) else config.replay_ratio
-        return cls(config.first_batch_size(), ratio, config.precision, config.compile)
+        data = config.replay()
+        ratio = None if data.ratio is None else data.ratio[0] / data.ratio[1]
+        return cls(data.batch, ratio, config.precision, config.compile)
 
     def __str__(self) -> str:
         ratio = "free" if self.replay_ratio is None else f"{self.replay_ratio:g}"

@@ -122,7 +122,7 @@ class Plan(Figures):
 def _check_choices(path: Path, found: Plan) -> None:
     from rlz.config import RunConfig  # it is large, and most who plan have it
 
-    values = {"algo": "sac", "env": "any", "num_envs": found.choices.get("samplers", 1), **found.choices}
+    values = {"env": "any", "num_envs": found.choices.get("samplers", 1), **found.choices}
     values.pop("batch_size", None)  # what it may be is said by `Plan.read`
     try:
         RunConfig.model_validate(values)

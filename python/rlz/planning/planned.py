@@ -53,9 +53,9 @@ def planned(config: "RunConfig", given: Collection[str] = ()) -> Planned:
         return _from_file(config, given, Path(config.plan).expanduser())
     found = cache.load(config)
     memory, cores = None, 1
-    if found.profile is not None or config.adapts():
+    if found.profile is not None or config.replay().adapts:
         memory = min((limit.available for limit in limits()), default=None)
-    if found.profile is None and config.adapts():
+    if found.profile is None and config.replay().adapts:
         cores = detect().cores
     chosen = plan(config, given, found.profile, memory=memory, cores=cores)
     return Planned(chosen.apply(config), chosen, [found.note] if found.note else [])
@@ -96,7 +96,7 @@ def _from_file(config: "RunConfig", given: Collection[str], path: Path) -> Plann
     read = Plan.read(path)
     kept = options_given(config, given)
     # A batch size is part of what is learned: it comes from a plan only where that is asked for.
-    fixed = kept if config.batch_size == "auto" else (*kept, "batch_size")
+    fixed = kept if config.replay().plans_batch else (*kept, "batch_size")
     choices = {name: value for name, value in read.choices.items() if name not in fixed}
     choices |= _counts(choices, read, config)
     notes = []

@@ -24,10 +24,10 @@ from rlz.planning.model import (
     setting_of,
     update_rate,
 )
+from rlz.planning.needs import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
 from rlz.planning.plan import CHOICES, Plan, Prediction, shown
 from rlz.planning.profile_model import Profile
 from rlz.system.cores import ladder
-from rlz.system.memory import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -86,7 +86,8 @@ def plan(
 
 def options_given(config: "RunConfig", given: Collection[str]) -> tuple[str, ...]:
     """Options that a plan could choose, and the user has. `--batch-size auto` leaves it to the plan."""
-    return tuple(name for name in CHOICES if name in given and (name != "batch_size" or config.batch_size != "auto"))
+    ours = "batch_size" if config.replay().plans_batch else None
+    return tuple(name for name in CHOICES if name in given and name != ours)
 
 
 def _defaults(config: "RunConfig", given: tuple[str, ...], profile: str) -> Plan:
@@ -104,7 +105,7 @@ def _defaults(config: "RunConfig", given: tuple[str, ...], profile: str) -> Plan
 def _without_profile(config: "RunConfig", given: tuple[str, ...], memory: int | None, cores: int, why: str) -> Plan:
     """The defaults; in throughput mode samplers on half of the cores, which it may pause. `why` there is no profile."""
     plan = _defaults(config, given, why)
-    if not config.adapts():
+    if not config.replay().adapts:
         return plan
     samplers = config.samplers
     if "samplers" not in given:
@@ -149,7 +150,7 @@ class _Planner:
         self.profile = profile
         self.learning = Learning.of(config)
         self.frames = self._frames()
-        if self.frames and config.batch_size == "auto":
+        if self.frames and config.replay().plans_batch:
             self.learning = replace(self.learning, batch_size=knee(self.frames))
         hardware = profile.hardware
         self._joint = [one for one in profile.joint if is_of(profile, self.learning, one)]
@@ -320,7 +321,7 @@ class _Planner:
             "pin": (setting.pinned, self._why_pin(setting)),
             "publish_every": self._publish(rates),
         }
-        if self.config.batch_size == "auto":
+        if self.config.replay().plans_batch:
             found["batch_size"] = f"auto_{self.learning.batch_size}", self._why_batch_size()
         if self.config.devices is None:
             found["device"] = self._device(setting)
@@ -340,11 +341,11 @@ class _Planner:
 
     def _frames(self) -> dict[int, float]:
         """Frames per second of updates alone by batch size, as far as they are known; {} for a size that is given."""
-        if not self.config.adapts():
+        if not self.config.replay().adapts:
             return {}
         largest = max((rate.batch_size for rate in self.profile.updates), default=0)
         found = {}
-        for size in batch_sizes(min(largest, self.config.buffer_size)):
+        for size in batch_sizes(min(largest, self.config.replay().capacity)):
             learning = replace(self.learning, batch_size=size)
             rates = [
                 rate[0]
@@ -530,8 +531,9 @@ class _Planner:
 
 def _allowed(config: "RunConfig", envs: int) -> bool:
     """Whether a run may have so many environments: each needs a row, and n-step returns some rows before updates."""
-    pending = envs * (config.n_step_return - 1)
-    return envs <= min(config.buffer_size, MOST_ENVS) and (not pending or config.learning_starts > pending)
+    data = config.replay()
+    pending = envs * (data.n_step - 1)
+    return envs <= min(data.capacity, MOST_ENVS) and (not pending or data.starts > pending)
 
 
 def _apart(one: tuple[int, int, str], other: tuple[int, int, str]) -> float:

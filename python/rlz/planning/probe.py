@@ -19,12 +19,13 @@ from rlz.bench.children import Child
 from rlz.errors import RlzError
 from rlz.learning.threads import learner_environment
 from rlz.planning.model import DEFAULT_SPIN, Setting, setting_of
+from rlz.planning.needs import STEPPER_BYTES
 from rlz.planning.planner import open_settings
 from rlz.planning.profile_model import Joint, Profile, Workload
 from rlz.system.cores import ladder
 from rlz.system.descendants import ended_afterwards
 from rlz.system.detect import Hardware, Roots, detect
-from rlz.system.memory import STEPPER_BYTES, limits
+from rlz.system.memory import limits
 from rlz.system.surroundings import busy_s
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def _updates(config: "RunConfig", clock: Budget, child: Child, found: dict[str, 
             updates = done.figures["update"]
             if not updates:
                 return JOINT_UNTIL
-            wanted = f"compiled, {updates[0]['precision']}, batch {config.first_batch_size()},"
+            wanted = f"compiled, {updates[0]['precision']}, batch {config.replay().batch},"
             compiled = any(rate["executor"] == "compiled" for rate in updates)
             waits = not compiled and any(wanted in name for name in done.missing)
             return COMPILED_UNTIL if waits else UPDATES_UNTIL
@@ -331,10 +332,11 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
     if not so_far.enough:
         found["skipped"].append("samplers and learner together: one side alone has no figures")
         return
-    ratio = 1.0 if isinstance(config.replay_ratio, str) else config.replay_ratio
+    given = config.replay().ratio
+    ratio = 1.0 if given is None else given[0] / given[1]
     held, free = config.model_copy(update={"replay_ratio": ratio}), config.model_copy(update={"replay_ratio": "free"})
     lists = [(ratio, open_settings(held, so_far)), (None, open_settings(free, so_far))]
-    if config.replay_ratio == "free":
+    if given is None:
         lists.reverse()  # what the run needs comes first
     most = max(len(settings) for _, settings in lists)
     turns = [(kind, settings[turn]) for turn in range(most) for kind, settings in lists if turn < len(settings)]
@@ -376,7 +378,7 @@ def _measure(
         compiled = any(one["executor"] == "compiled" for one in found["updates"])
         settings.append({**values, "replay_ratio": ratio, "compile": compiled})
     # One batch size: what it should be is decided by updates alone, and while a run goes on.
-    sized = config.model_copy(update={"batch_size": config.first_batch_size()})
+    sized = config.model_copy(update={"batch_size": config.replay().batch})
     job = {"config": sized.model_dump(mode="json"), "settings": settings, "seconds": seconds}
     done = 0
     command = [sys.executable, "-m", "rlz.planning.joint", json.dumps(job)]

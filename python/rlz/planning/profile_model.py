@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rlz.algorithms.answers import Replay
 from rlz.errors import ConfigError
+from rlz.options.option import of_networks
 from rlz.system.detect import Hardware
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 
-_WORKLOAD = ("algo", "env", "env_kwargs", "wrapper", "obs_dtype", "prioritized", "n_step_return")
-_NETWORK = ("hidden", "activation", "layer_norm", "n_critics")
+_WORKLOAD = (
+    "algo",
+    "env",
+    "env_kwargs",
+    "wrapper",
+    "obs_dtype",
+)
 
 
 class Figures(BaseModel):
@@ -37,16 +44,17 @@ class Workload(Figures):
     env: str
     task: str
     """Digest of the options that define environment, rows and networks."""
-    hidden: tuple[int, ...]
-    critics: int = 2
 
     @classmethod
     def of(cls, config: "RunConfig") -> Self:
         """The workload of a run."""
         values = config.model_dump(mode="json")
-        task = json.dumps([values[name] for name in (*_WORKLOAD, *_NETWORK)], sort_keys=True)
+        data = config.data()
+        priority, n_step = (data.priority is not None, data.n_step) if isinstance(data, Replay) else (False, 1)
+        networks = {name: values[name] for name, field in type(config).model_fields.items() if of_networks(field)}
+        task = json.dumps([*(values[name] for name in _WORKLOAD), priority, n_step, networks], sort_keys=True)
         digest = hashlib.sha256(task.encode()).hexdigest()[:16]
-        return cls(algo=config.algo, env=config.env, task=digest, hidden=config.hidden, critics=config.n_critics)
+        return cls(algo=config.algo, env=config.env, task=digest)
 
 
 class Memory(Figures):
@@ -122,7 +130,10 @@ class Copy(Figures):
 
 
 class UpdateRate(Figures):
-    """Updates alone. `ready_s`: until the first three were done, compilation included where it was needed."""
+    """Updates alone. `ready_s`: until the first three were done, compilation included where it was needed.
+
+    `flops`, `state_bytes`: work of one (`rlz.planning.work`).
+    """
 
     device: str
     executor: Literal["eager", "compiled"]
@@ -132,6 +143,8 @@ class UpdateRate(Figures):
     updates_per_s: float
     frames_per_s: float
     ready_s: float
+    flops: float = 0.0
+    state_bytes: float = 0.0
 
 
 class Joint(Figures):
@@ -166,7 +179,7 @@ class Joint(Figures):
 class Profile(Figures):
     """Everything about a machine and, for one workload, what it reaches. Parts that did not fit are empty."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     date: str
     hardware: Hardware
     workload: Workload | None = None

@@ -17,9 +17,9 @@ from rlz import envs
 from rlz.acting import Policy, make_policy
 from rlz.bench.buffers import appends, filled, rate, uniform
 from rlz.bench.sampling import publish_random_actor, sampler_spec
-from rlz.config import RunConfig
+from rlz.config import RunConfig, run_config
+from rlz.config.model import ask
 from rlz.envs import actions_of
-from rlz.networks.spec import policy_spec
 from rlz.planning.bandwidth import memory_copies
 from rlz.transport import Streams
 from rlz.workers.sampler import Sampler
@@ -143,7 +143,7 @@ class Bench:
     def _policy(self) -> Policy:
         streams = Streams.create(self._config, self._env_spec, slots=1, run_id=1)
         publish_random_actor(streams, self._config, self._env_spec)
-        policy = make_policy(policy_spec(self._config, self._env_spec), SEED)
+        policy = make_policy(ask(self._config, self._env_spec).policy, SEED)
         policy.refresh(streams.parameters.subscriber(worker=9))
         streams.close()
         return policy
@@ -168,7 +168,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 def serve(config: dict[str, Any]) -> None:
     """Answer jobs until stdin ends: {"do": name, ...arguments}."""
-    bench = Bench(RunConfig.model_validate(config))
+    bench = Bench(run_config(config))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         job = json.loads(line)

@@ -16,10 +16,10 @@ import torch
 
 from rlz import envs
 from rlz._native import Replay
-from rlz.algorithms.base import Batch, OffPolicy
-from rlz.algorithms.registry import algorithm_class
+from rlz.algorithms.base import Algorithm, Batch
+from rlz.algorithms.source import make_algorithm
 from rlz.bench.children import say
-from rlz.config import RunConfig
+from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
 from rlz.learning.auto_precision import auto_precision
@@ -30,6 +30,7 @@ from rlz.learning.executors import EagerExecutor
 from rlz.learning.precision import capability
 from rlz.planning.products import Products, has, wait
 from rlz.planning.tasks import Task, run, threads_in_words
+from rlz.planning.work import Work, work_of_update
 
 ROWS = 4096
 WARM_UP = 3
@@ -52,20 +53,21 @@ class Bench:
         self._threads = threads
         self._seconds = seconds
         self._env_spec = envs.inspect_env(config, on_note=lambda _: None)
-        self._products = Products(max(config.hidden, default=256), threads)
+        self._products = Products(256, threads)
         self._compilations: dict[tuple[str, int], Compilation] = {}
         self._loaded: dict[tuple[str, int], Any] = {}
+        self._works: dict[int, Work] = {}
 
     def prepare(self) -> None:
         """Start to compile the run's update, where it is not in the cache; others are measured meanwhile."""
         if self._config.compile:
             precision = "bf16" if self._config.precision == "bf16" else "fp32"
-            algorithm, draw = self._algorithm(precision), Draw(self._env_spec, self._config.first_batch_size())
+            algorithm, draw = self._algorithm(precision), Draw(self._env_spec, self._config.replay().batch)
             self._compilation(algorithm, draw).start(nice=BEHIND_ALL)
 
     def tasks(self) -> list[Task]:
         """In the order of what they decide: executor and threads, device, then what only explains."""
-        size = self._config.first_batch_size()
+        size = self._config.replay().batch
         precision = "bf16" if self._config.precision == "bf16" else "fp32"
         cards = [(card, found) for card in self._products.cards[:1] if has(card, found := self._precision_on(card))]
         executors = ("eager", "compiled") if self._config.compile else ("eager",)
@@ -101,13 +103,14 @@ class Bench:
             begin = time.perf_counter()
             algorithm, draw = self._algorithm(precision), Draw(self._env_spec, batch_size)
             torch.set_num_threads(threads)
-            update = self._executor(algorithm, draw, executor, patient=batch_size == self._config.first_batch_size())
+            update = self._executor(algorithm, draw, executor, patient=batch_size == self._config.replay().batch)
             found, ready = rate(update, algorithm, draw, self._seconds, begin)
-            return self._rate("cpu", executor, precision, batch_size, threads, found, ready)
+            work_of_one = self._work(algorithm, draw)
+            return self._rate("cpu", executor, precision, batch_size, threads, found, ready, work_of_one)
 
         return Task(name, work)
 
-    def _executor(self, algorithm: OffPolicy, draw: "Draw", executor: str, *, patient: bool) -> Any:
+    def _executor(self, algorithm: Algorithm[Any], draw: "Draw", executor: str, *, patient: bool) -> Any:
         """An executor.
 
         Raises
@@ -134,7 +137,7 @@ class Bench:
             raise found
         return found
 
-    def _compilation(self, algorithm: OffPolicy, draw: "Draw") -> Compilation:
+    def _compilation(self, algorithm: Algorithm[Any], draw: "Draw") -> Compilation:
         key = repr(algorithm), draw.batch_size
         if key not in self._compilations:
             job = Job(algorithm, layouts(draw("cpu").tensors()), "cpu", kinds_of(algorithm.cycle))
@@ -173,21 +176,36 @@ class Bench:
                     engine.close()
             finally:
                 torch.set_float32_matmul_precision("highest")
-            return self._rate(card, executor, precision, batch_size, 1, found, ready)
+            return self._rate(card, executor, precision, batch_size, 1, found, ready, self._work(algorithm, draw))
 
         return Task(f"updates on {card}, {executor}, {precision}, batch {batch_size}", work)
 
-    def _algorithm(self, precision: str) -> OffPolicy:
-        config = self._config.model_copy(update={"precision": precision})
-        return algorithm_class(config.algo).from_config(config, self._env_spec)
+    def _algorithm(self, precision: str) -> Algorithm[Any]:
+        config = self._config
+        return make_algorithm(config.algo, config.model_dump(), self._env_spec).in_precision(precision)
+
+    def _work(self, algorithm: Algorithm[Any], draw: "Draw") -> Work:
+        if draw.batch_size not in self._works:
+            state = algorithm.init(torch.Generator().manual_seed(1))
+            noise = torch.zeros(algorithm.noise_shape(draw.batch_size))
+            rate = torch.full((), 3e-4, dtype=torch.float64)
+            self._works[draw.batch_size] = work_of_update(algorithm, state, draw("cpu"), noise, rate)
+        return self._works[draw.batch_size]
 
     @staticmethod
     def _rate(
-        device: str, executor: str, precision: str, batch_size: int, threads: int, per_second: float, ready: float
+        device: str,
+        executor: str,
+        precision: str,
+        batch_size: int,
+        threads: int,
+        per_second: float,
+        ready: float,
+        work: Work,
     ) -> dict[str, Any]:
         rates = {"updates_per_s": per_second, "frames_per_s": per_second * batch_size, "ready_s": ready}
         what = {"device": device, "executor": executor, "precision": precision, "batch_size": batch_size}
-        return {"update": {**what, "threads": threads, **rates}}
+        return {"update": {**what, "threads": threads, **rates, **work._asdict()}}
 
 
 class Draw:
@@ -215,7 +233,7 @@ class Draw:
 
 
 def rate(
-    update: Any, algorithm: OffPolicy, draw: Draw, seconds: float, begin: float, device: str = "cpu"
+    update: Any, algorithm: Algorithm[Any], draw: Draw, seconds: float, begin: float, device: str = "cpu"
 ) -> tuple[float, float]:
     """Updates per second over a window, draws included; and the time from `begin` until three had warmed it up."""
     initial = algorithm.init(torch.Generator().manual_seed(1))
@@ -243,7 +261,7 @@ def rate(
 def main(config: dict[str, Any], threads: list[int], seconds: float) -> None:
     """Compile what is not in the cache; once there is a line on stdin, measure everything that is planned."""
     torch.set_flush_denormal(True)  # as a learner
-    bench = Bench(RunConfig.model_validate(config), threads, seconds)
+    bench = Bench(run_config(config), threads, seconds)
     bench.prepare()
     sys.stdin.readline()
     run(bench.tasks())

@@ -104,7 +104,7 @@ class Verifier:
 
     def _compare(self, window: Window) -> str | None:
         last, config, wanted = window.last, self._config, self._prediction
-        planned = config.first_batch_size(), config.num_envs
+        planned = config.replay().batch, config.num_envs
         now = last.values.get("train/batch_size", planned[0]), last.values.get("train/active_envs", planned[1])
         if now != planned:
             # Throughput mode has found a better setting, and has said why.

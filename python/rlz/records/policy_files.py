@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlz.config.model import ask
 from rlz.errors import NonFiniteError
-from rlz.networks.spec import policy_spec
 from rlz.system.files import new_folder, point_to, replace_file, write_file
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class PolicyFiles:
         """
         from rlz.policy import describe, split_parameters
 
-        policy = policy_spec(config, env_spec)
+        policy = ask(config, env_spec).policy
         tensors = split_parameters(policy.manifest, parameters)
         check_finite(tensors, "policy")
         description = describe(config, env_spec, policy, version=version, env_steps=env_steps)

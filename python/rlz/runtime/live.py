@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rlz._native import Limiter, ParameterStore, StatsBoard
+from rlz.config.model import ask
 from rlz.errors import NotServedError, TransportError
-from rlz.networks.spec import policy_spec
 from rlz.tracking import WorkerInfo
 from rlz.transport.attaching import Door, Readable, attach
 from rlz.transport.stats import STAT_NAMES, Stat
@@ -51,7 +51,7 @@ def open_door(
     """
     from rlz.policy import describe
 
-    policy = describe(config, env_spec, policy_spec(config, env_spec), version=0, env_steps=0)
+    policy = describe(config, env_spec, ask(config, env_spec).policy, version=0, env_steps=0)
     started = float(streams.stats.read()[:, Stat.RUN_BEGAN].max()) or time.monotonic()
 
     def info() -> dict[str, Any]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlz.config.option import Panel, metadata
 from rlz.errors import CheckpointError, ConfigError
+from rlz.options.option import Panel, metadata
+from rlz.planning.needs import check_memory
 from rlz.planning.planned import planned_again
 from rlz.records.checkpoint import Checkpoint, checkpoints_newest_first, read_checkpoint, step_folders
 from rlz.records.policy_files import read_description
@@ -20,7 +21,6 @@ from rlz.runtime.train import Launch, launch, make_streams, private_files
 from rlz.system.descendants import orphans_come_here
 from rlz.system.device import check_device
 from rlz.system.files import remove_temporary, replace_file
-from rlz.system.memory import check_memory
 from rlz.transport.stats import Stat
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def resume(
         An option cannot be changed, or no env steps are left to do.
     """
     from rlz import envs
-    from rlz.config import RunConfig
+    from rlz.config import read_config
     from rlz.envs.limits import start_notes
 
     with (
@@ -90,7 +90,7 @@ def resume(
         closing(open_run_directory(Path(run))) as run_dir,
         named_problems(run_dir.path),
     ):
-        before = RunConfig.from_toml(run_dir.config)
+        before = read_config(run_dir.config)
         config = resumed_config(run_dir, overrides or {})
         placed = planned_again(run_dir.path, config, given)
         config = placed.config
@@ -192,10 +192,10 @@ def _go_on_after(history: History, streams: "Streams", config: "RunConfig") -> N
 
 def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunConfig":
     """Return the run's configuration with the changes; ConfigError shows both sides of one that is refused."""
-    from rlz.config import RunConfig
+    from rlz.config import read_config, run_config
 
-    old = RunConfig.from_toml(run_dir.config)
-    new = RunConfig.model_validate({**old.model_dump(), **overrides})
+    old = read_config(run_dir.config)
+    new = run_config({**old.model_dump(), **overrides})
     for name in STARTED:
         before, after = getattr(old, name), getattr(new, name)
         if before != after and str(after).startswith("auto_") and (name == "ent_coef" or _is_auto(before)):

@@ -208,9 +208,10 @@ class SerialRun:
     def _learn(self) -> None:
         """Do every update that the env steps so far allow."""
         limiter = self._streams.limiter
-        ratio = self._config.ratio()
+        data = self._config.replay()
+        ratio = data.ratio
         assert ratio is not None, "free-running needs two processes"
-        due = ratio[0] * max(0, limiter.env_steps - self._config.learning_starts) // ratio[1]
+        due = ratio[0] * max(0, limiter.env_steps - data.starts) // ratio[1]
         while limiter.updates < due:
             before = limiter.updates
             if not self._step("learner"):

@@ -78,9 +78,9 @@ def show(run: Path, *, window: float = WINDOW_S) -> Iterator[str]:
 
 
 def _live(run: Path, live: Live, window: float) -> Iterator[str]:
-    from rlz.config import RunConfig
+    from rlz.config import read_config
 
-    config = RunConfig.from_toml(run / "config.toml")
+    config = read_config(run / "config.toml")
     reader = Reader(live, live.workers)
     old = reader.read()
     time.sleep(window)
@@ -105,8 +105,9 @@ def _phase(state: int, snapshot: Snapshot, config: "RunConfig") -> str:
         return "stopping"
     if state == FINISHED:
         return "all env steps and updates are done, ending"
-    if snapshot.env_steps < config.learning_starts:
-        return f"running, warm-up (updates begin after {config.learning_starts:,} env steps)"
+    starts = config.data().starts
+    if snapshot.env_steps < starts:
+        return f"running, warm-up (updates begin after {starts:,} env steps)"
     return "running"
 
 

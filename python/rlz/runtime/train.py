@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlz.errors import CheckpointError
+from rlz.planning.needs import check_memory
 from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems, runs_folder
 from rlz.records.totals import start_clock
 from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, leave
@@ -16,7 +17,6 @@ from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.signals import StopSignals
 from rlz.system.descendants import ended_afterwards, orphans_come_here
 from rlz.system.files import replace_file
-from rlz.system.memory import check_memory
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig

@@ -70,25 +70,24 @@ class Streams:
             The memory cannot be had; nothing stays allocated.
         """
         # The layout of the actor is the networks' business; this module only reserves room for it.
-        from rlz.networks.spec import policy_spec
+        from rlz.config.model import ask
 
-        manifest = policy_spec(config, env_spec).manifest
+        answers = ask(config, env_spec)
+        data = config.replay()
         return cls(
-            replay=Replay.create(
-                env_spec.fields(), buffer_size=config.buffer_size, lanes=config.num_envs, run_id=run_id
-            ),
+            replay=Replay.create(env_spec.fields(), buffer_size=data.capacity, lanes=config.num_envs, run_id=run_id),
             limiter=Limiter.create(
                 lanes=config.num_envs,
                 total_timesteps=config.total_timesteps,
-                learning_starts=config.learning_starts,
-                ratio=config.ratio(),
+                learning_starts=data.starts,
+                ratio=data.ratio,
                 slack=config.slack(),
                 run_id=run_id,
                 env_steps=env_steps,
                 updates=updates,
             ),
             parameters=ParameterStore.create(
-                manifest,
+                answers.policy.manifest,
                 leases=min(config.samplers + SPARE_LEASES, MOST_LEASES),
                 run_id=run_id,
                 version=version,

@@ -86,9 +86,9 @@ class WorkerSpec:
 
     def run_config(self) -> "RunConfig":
         """Return the run's configuration."""
-        from rlz.config import RunConfig
+        from rlz.config import run_config
 
-        return RunConfig.model_validate(self.config)
+        return run_config(self.config)
 
     def environment(self) -> "EnvSpec":
         """Return the description of the environment's spaces."""

@@ -15,11 +15,12 @@ import numpy as np
 
 from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING
 from rlz.acting import make_policy
+from rlz.algorithms.answers import Replay
+from rlz.config.model import ask
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.envs.limits import cut_note
 from rlz.errors import CheckpointError, WaitTimeoutError
-from rlz.networks.spec import policy_spec
 from rlz.policy import read_parameters
 from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
 from rlz.transport.stats import Stat, StatsRow, Waiting
@@ -52,11 +53,13 @@ class Evaluator:
         self._spec = spec
         self._streams = streams
         config = self._config = spec.run_config()
+        data = config.data()
+        self._free = isinstance(data, Replay) and data.ratio is None
         self._env_spec = spec.environment()
         self._stats = StatsRow(streams.stats, spec.slot)
         # Deterministic actions draw nothing; the seed only has to exist.
         seed = stream(config.seed, Role.EVALUATION, worker=spec.index, incarnation=spec.incarnation)
-        acts = policy_spec(config, self._env_spec)
+        acts = ask(config, self._env_spec).policy
         self._policy, self._manifest = make_policy(acts, seed), acts.manifest
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._parameters = np.zeros(streams.parameters.nbytes, np.uint8)
@@ -136,7 +139,7 @@ class Evaluator:
         if best:
             self._write_best(result, version, env_steps, updates)
         self._report(result, version, env_steps, updates, best)
-        if self._config.replay_ratio == "free" and not final:
+        if self._free and not final:
             self._rest(result.wall_s * (1 / FREE_SHARE - 1))
         self._due = self._multiple_after(env_steps)
         while self._published(self._due):  # its first version has gone by while we were busy

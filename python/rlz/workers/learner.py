@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from rlz._native import PrioritizedSampler, ReplaySampler
+from rlz.algorithms.answers import Replay
 from rlz.algorithms.base import Batch
-from rlz.algorithms.registry import algorithm_class
+from rlz.algorithms.settings import ReplaySettings
+from rlz.algorithms.source import make_algorithm
 from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError, in_one_line
 from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts
@@ -85,7 +87,13 @@ class Learner:
             torch.set_flush_denormal(True)
         self._stats = StatsRow(streams.stats, spec.slot)
         self._wait = OpenWait(self._stats)  # over several slices, with chores between them
-        self._algorithm = algorithm_class(config.algo).from_config(config, env_spec)
+        data = config.data()
+        assert isinstance(data, Replay)
+        self._data = data
+        algorithm = make_algorithm(config.algo, config.model_dump(), env_spec)
+        assert isinstance(algorithm.settings, ReplaySettings)
+        self._settings = algorithm.settings
+        self._algorithm = algorithm.in_precision(config.precision)
         decoder = Decoder(streams.replay.fields)
         devices = [find_device(name) for name in config.learner_devices()]
         if config.learner_devices() == ("auto",) and devices[0].type == "cuda" and not serial:
@@ -104,8 +112,8 @@ class Learner:
         self._decoder = decoder
         self._rows = self._make_sampler()
         self._mirror = self._make_mirror(decoder)
-        self._adaptation = self._make_adaptation(saved) if config.adapts() else None
-        self._batch_size = config.first_batch_size() if self._adaptation is None else self._adaptation.chosen.batch_size
+        self._adaptation = self._make_adaptation(saved) if self._data.adapts else None
+        self._batch_size = self._data.batch if self._adaptation is None else self._adaptation.chosen.batch_size
         self._chosen = self._batch_size
         self._batches = self._make_batches(self._batch_size)
         self._engine = self._make_engine(self._batch_size)
@@ -125,9 +133,9 @@ class Learner:
         self._staleness = 0
         self._pending = 0
         self._granted = 0
-        self._beta = config.priority_beta
+        self._beta = 0.0 if data.priority is None else data.priority.beta
         self._stale = 0
-        self._learning_rate = config.learning_rate_at(streams.limiter.env_steps, self._batch_size)
+        self._learning_rate = self._rate_at(streams.limiter.env_steps)
         self._updates = streams.limiter.updates
         self._frames = 0
         self._adapt_at = 0.0
@@ -142,7 +150,7 @@ class Learner:
             slow = self._precision == "bf16" and self._device.type == "cpu"
             warning = " (far slower than fp32 on CPUs without bf16 instructions)" if slow else ""
             notice(f"precision: {self._precision} on {self._device}{warning}")
-        if self._config.scale_learning_rate is not None or self._adaptation is not None:
+        if self._settings.scale_learning_rate is not None or self._adaptation is not None:
             self._announce_learning_rate()
         self._engine.start()
         if self._adaptation is not None:
@@ -165,8 +173,9 @@ class Learner:
                 self._finish()
                 return False
             self._granted = granted
-        if self._config.prioritized:
-            self._beta = self._config.priority_beta_at(self._streams.limiter.env_steps)
+        if self._data.priority is not None:
+            first = self._data.priority.beta
+            self._beta = first + (1.0 - first) * self._config.done(self._streams.limiter.env_steps)
             self._batches.set_beta(self._beta)
         if self._mirror is not None:
             self._launch(self._mirror, self._granted)
@@ -265,8 +274,11 @@ class Learner:
         self._account(count)
 
     def _rate(self) -> float:
-        self._learning_rate = self._config.learning_rate_at(self._streams.limiter.env_steps, self._batch_size)
+        self._learning_rate = self._rate_at(self._streams.limiter.env_steps)
         return self._learning_rate
+
+    def _rate_at(self, env_steps: int) -> float:
+        return self._settings.learning_rate_at(self._config.done(env_steps), self._batch_size)
 
     def _account(self, count: int) -> None:
         """Count updates that are done, and publish."""
@@ -316,7 +328,7 @@ class Learner:
 
     def _wait_for_open_windows(self) -> None:
         """Let samplers that end write the rows of their open n-step windows, so that the last checkpoint has them."""
-        if self._config.n_step_return == 1 or self._config.mode == "serial":
+        if self._data.n_step == 1 or self._config.mode == "serial":
             return  # serial mode keeps open windows in the checkpoint
         until = time.monotonic() + OPEN_WINDOWS_S
         while self._streams.stats.read()[:, Stat.ROWS_PENDING].any() and time.monotonic() < until:
@@ -383,27 +395,27 @@ class Learner:
         self._engine = engine
 
     def _announce_learning_rate(self) -> None:
-        rate = self._config.learning_rate_at(self._streams.limiter.env_steps, self._batch_size)
+        rate = self._rate_at(self._streams.limiter.env_steps)
         notice(f"learning rate: {rate:.3g}, scaled for batches of {self._batch_size}")
 
     def _make_adaptation(self, saved: Checkpoint | None) -> Adaptation:
-        config, lanes = self._config, self._config.num_envs
+        lanes = self._config.num_envs
         extra = {} if saved is None else saved.extra
         start = Operation(
-            int(extra.get("batch_size", config.first_batch_size())), min(lanes, int(extra.get("active_envs", lanes)))
+            int(extra.get("batch_size", self._data.batch)), min(lanes, int(extra.get("active_envs", lanes)))
         )
         return Adaptation(start, batches=batch_sizes(self._largest_batch()), envs=env_counts(lanes))
 
     def _largest_batch(self) -> int:
         """Rows of a batch that the memory of the device, and the replay buffer, have room for."""
-        config = self._config
         if self._device.type == "cuda":
             free = torch.cuda.mem_get_info(self._device)[0]
         else:
             free = min((limit.available for limit in limits()), default=2**40)
-        # Hidden values of actor and critics, for the way back, and what the products make of them beside.
-        row = self._streams.replay.stride + 4 * 4 * sum(config.hidden) * (1 + config.n_critics)
-        return min(free // BATCH_SHARE // row, config.buffer_size)
+        # What is kept for the way back, and what the products make of it beside.
+        kept = self._algorithm.memory(1) - self._algorithm.memory(0)
+        row = self._streams.replay.stride + 4 * kept
+        return min(free // BATCH_SHARE // row, self._data.capacity)
 
     # -- publication, metrics, checkpoints -------------------------------------------------------------------------
 
@@ -428,14 +440,14 @@ class Learner:
         stats = self._stats
         if self._pending:
             means = self._engine.take_metrics().tolist()
-            for name, value in zip(self._algorithm.metric_names, means, strict=True):
+            for name, value in zip(self._algorithm.metrics, means, strict=True):
                 if not math.isnan(value):  # measured since the last time
                     stats.set(Stat[name.upper()], value)
             stats.add(Stat.UPDATES, float(self._pending))
             stats.set(Stat.ACTOR_STALENESS, self._staleness / self._pending)
             self._staleness = 0
             self._pending = 0
-        if self._config.prioritized:
+        if self._data.priority is not None:
             stats.set(Stat.PRIORITY_BETA, self._beta)
             stats.add(Stat.PRIORITIES_STALE, float(self._stale))
             self._stale = 0
@@ -497,7 +509,7 @@ class Learner:
 
     def _layout(self, batch_size: int) -> tuple[Layout, ...]:
         blank = torch.zeros(batch_size, self._streams.replay.stride, dtype=torch.uint8, device=self._device)
-        weight = torch.zeros(batch_size, device=self._device) if self._config.prioritized else None
+        weight = torch.zeros(batch_size, device=self._device) if self._data.priority is not None else None
         return layouts(self._decoder(blank, weight).tensors())
 
     def _make_engine(self, batch_size: int) -> Engine | TwoDevices:
@@ -508,15 +520,13 @@ class Learner:
             fixed=config.mode == "serial",
             launch=config.launch(),
             # Samplers that never wait leave it no core. What is to be compared only can wait, and should not disturb.
-            urgent=config.replay_ratio == "free" and batch_size == self._chosen,
-            precision=self._precision,
-            trial=batch_size != self._chosen,
+            urgent=self._data.ratio is None and batch_size == self._chosen,
         )
         # The engines of one run must not repeat each other's noise.
-        seed = self._seed(Role.LEARNER) ^ (0 if batch_size == config.first_batch_size() else batch_size)
+        seed = self._seed(Role.LEARNER) ^ (0 if batch_size == self._data.batch else batch_size)
 
         def log(line: str) -> None:
-            notice(f"batch size {batch_size}: {line}" if config.adapts() else line)
+            notice(f"batch size {batch_size}: {line}" if self._data.adapts else line)
 
         if config.devices is None:
             return Engine(
@@ -540,7 +550,7 @@ class Learner:
 
     def _measure_devices(self, decoder: Decoder) -> torch.device:
         config = self._config
-        batch = decoder(torch.zeros(config.first_batch_size(), self._streams.replay.stride, dtype=torch.uint8))
+        batch = decoder(torch.zeros(self._data.batch, self._streams.replay.stride, dtype=torch.uint8))
         graphs = config.replay_device != "host" and config.replay_refusal() is None
         return fastest_device(self._algorithm, batch, graphs=graphs, log=notice)
 
@@ -556,11 +566,10 @@ class Learner:
         config, replay = self._config, self._streams.replay
         rows = stream(config.seed, Role.REPLAY, worker=self._spec.index, incarnation=self._spec.incarnation)
         seed = rows.generate_state(4, np.uint64).tolist()
-        if not config.prioritized:
+        priority = self._data.priority
+        if priority is None:
             return replay.sampler(seed=seed)
-        return replay.prioritized_sampler(
-            seed=seed, alpha=config.priority_alpha, beta=config.priority_beta, epsilon=config.priority_epsilon
-        )
+        return replay.prioritized_sampler(seed=seed, alpha=priority.alpha, beta=priority.beta, epsilon=priority.epsilon)
 
     def _restore_draws(self, saved: Checkpoint) -> None:
         try:
@@ -579,7 +588,8 @@ class Learner:
             # The controller saved the rows when a learner had died; their priorities died with it.
             notice("not restored: the priorities of the rows. All count as new")
             return
-        alpha = self._config.priority_alpha
+        assert self._data.priority is not None
+        alpha = self._data.priority.alpha
         if restore_priorities(self._rows, saved, self._streams.replay, alpha=alpha) is None:
             notice("the checkpoint has no priorities: all rows count as new")
 

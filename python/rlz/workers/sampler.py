@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, RUNNING
 from rlz.acting import make_policy
+from rlz.config.model import ask
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
-from rlz.networks.spec import policy_spec
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
@@ -47,6 +47,7 @@ class Sampler:
         self._spec = spec
         self._streams = streams
         config = self._config = spec.run_config()
+        data = config.replay()
         env_spec = spec.environment()
         self._lanes = list(spec.lanes)
         self._stats = StatsRow(streams.stats, spec.slot)
@@ -54,10 +55,10 @@ class Sampler:
         seed_globals(own)  # a constructor may draw already
         self._envs = [Environment(make(config), env_spec, spec.name) for _ in self._lanes]
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
-        self._policy = make_policy(policy_spec(config, env_spec), seed)
+        self._policy = make_policy(ask(config, env_spec).policy, seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
-        self._writer = streams.replay.writer(self._lanes, worker=spec.worker_id, n_step=config.n_step_return)
-        self._folds = config.n_step_return > 1
+        self._writer = streams.replay.writer(self._lanes, worker=spec.worker_id, n_step=data.n_step)
+        self._folds = data.n_step > 1
         self._open = 0  # steps whose rows are not written yet: open n-step windows
         count = len(self._lanes)
         self._tickets = np.full(count, -1, np.int64)
@@ -75,8 +76,8 @@ class Sampler:
             )
             for i in range(count)
         ]
-        self._gamma = config.gamma
-        self._learning_starts = config.learning_starts
+        self._gamma = data.gamma
+        self._learning_starts = data.starts
         self._total = config.total_timesteps
         self._latest = self._subscriber.version
         self._append = self._writer.append

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rlz.config import literals
+from rlz.options import literals
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How one option of a run is stated: default, range, help, the algorithms that have it."""
+"""How one option of a run is stated: default, range, help."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
-from rlz.config import values
+from rlz.options import values
 
 
 class Panel(StrEnum):
@@ -28,13 +28,12 @@ Number = Annotated[float, BeforeValidator(values.finite)]
 def option(
     default: Any = ...,
     *,
-    panel: Panel,
     help: str,
+    panel: Panel = Panel.LEARNING,
     expects: str | None = None,
     metavar: str | None = None,
     flags: tuple[str, ...] = (),
     shown: str | None = None,
-    only: tuple[str, ...] = (),
     factory: Callable[[dict[str, Any]], Any] | None = None,
     **limits: Any,
 ) -> Any:
@@ -49,8 +48,6 @@ def option(
         of the default where the value alone would not say it.
     expects
         What is allowed, for error messages; made from type and limits where not given.
-    only
-        Algorithms that have the option; empty: all of them.
     limits
         `ge`, `gt`, `le`, `lt`, as in pydantic.
     """
@@ -60,14 +57,18 @@ def option(
         "metavar": metavar,
         "flags": list(flags),
         "shown": shown,
-        "only": list(only),
     }
     if factory is not None:
         return Field(default_factory=factory, description=help, json_schema_extra=extra, **limits)
     return Field(default, description=help, json_schema_extra=extra, **limits)
 
 
+def of_networks(field: FieldInfo) -> bool:
+    """The option decides how networks look."""
+    return bool(metadata(field).get("panel") == Panel.NETWORK)
+
+
 def metadata(field: FieldInfo) -> dict[str, Any]:
-    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown, only."""
+    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown."""
     extra = field.json_schema_extra
     return extra if isinstance(extra, dict) else {}

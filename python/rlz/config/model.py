@@ -1,0 +1,83 @@
+"""The configuration of a run as one object: `RunConfig` and the settings of its algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import model_validator
+
+from rlz.algorithms.answers import Answers, Replay
+from rlz.algorithms.source import make_algorithm, settings_type
+from rlz.config.schema import RunConfig
+
+if TYPE_CHECKING:
+    from rlz.envs.spaces import EnvSpec
+
+
+class _Whole(RunConfig):
+    """Rules between the placement of a run and what its algorithm learns from."""
+
+    @model_validator(mode="after")
+    def _placement_fits_the_data(self) -> Self:
+        data = self.data()
+        if not isinstance(data, Replay):
+            return self
+        if data.capacity < self.num_envs:
+            raise ValueError(
+                f"--buffer-size {data.capacity} is less than --num-envs {self.num_envs}: every environment needs "
+                "at least one row."
+            )
+        if self.replay_device == "device" and (refusal := self.replay_refusal()) is not None:
+            raise ValueError(f"--replay-device device does not go together with {refusal}. Leave one of them out.")
+        pending = self.num_envs * (data.n_step - 1)
+        if pending and data.starts <= pending:
+            raise ValueError(
+                f"--learning-starts {data.starts} is too few for --n-step-return {data.n_step}: the "
+                f"first {pending} env steps of {self.num_envs} environment(s) may not have given a row yet. Use "
+                f"--learning-starts {pending + 1} or more."
+            )
+        if data.adapts and self.devices is not None:
+            raise ValueError(
+                "--batch-size auto and --devices do not go together yet. Give a number, such as 256, or one --device."
+            )
+        if self.mode == "serial" and data.ratio is None:
+            raise ValueError(
+                "--replay-ratio free needs --mode async: serial mode works in lock step. Give a number, such as 1."
+            )
+        return self
+
+
+@cache
+def config_type(algo: str) -> type[RunConfig]:
+    """The type of the configurations of an algorithm: its settings are fields beside those of `RunConfig`.
+
+    Raises
+    ------
+    ConfigError
+        There is no such algorithm.
+    """
+    return type("Config", (settings_type(algo), _Whole), {"__module__": __name__, "__doc__": RunConfig.__doc__})
+
+
+def run_config(values: Mapping[str, Any] | None = None, /, **more: Any) -> RunConfig:
+    """Check the values of a run, settings of its algorithm included. Raises pydantic's ValidationError."""
+    given = {**(values or {}), **more}
+    algo = given.get("algo", RunConfig.model_fields["algo"].default)
+    return config_type(algo).model_validate(given)
+
+
+def ask(config: RunConfig, env_spec: EnvSpec) -> Answers:
+    """What the algorithm of a run answers for an environment."""
+    return make_algorithm(config.algo, config.model_dump(), env_spec).answers()
+
+
+def read_config(source: str | Path) -> RunConfig:
+    """Read TOML text, or a file when given a `Path`. ConfigError names the key and what it may hold."""
+    from rlz.config.overrides import read_toml, validate
+
+    data = read_toml(source)
+    origin = str(source) if isinstance(source, Path) else "TOML text"
+    return validate(data, dict.fromkeys(data, origin))

@@ -1,0 +1,8 @@
+"""How one option is stated: type, default, range, help, and how its texts are read.
+
+Run configurations, algorithms and users' files state theirs with it.
+"""
+
+from rlz.options.option import Integer, Number, Panel, option
+
+__all__ = ["Integer", "Number", "Panel", "option"]
