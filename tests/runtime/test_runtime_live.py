@@ -54,10 +54,10 @@ def test_it_shows_board_counts_and_workers_and_changes_nothing(run: Run, tmp_pat
     with served(run, tmp_path), Live(tmp_path) as seen:
         assert seen.workers() == WORKERS
         assert (seen.pid, seen.limiter.env_steps, seen.limiter.lane_steps()) == (os.getpid(), 0, [0])
-        run.streams.stats.set(2, Stat.ENT_COEF, 0.5)
-        assert seen.stats.read()[2][Stat.ENT_COEF] == 0.5
+        run.streams.stats.set(2, Stat.LEARNING_RATE, 0.5)
+        assert seen.stats.read()[2][Stat.LEARNING_RATE] == 0.5
         with pytest.raises(TransportError, match="read-only"):
-            seen.stats.set(2, Stat.ENT_COEF, 1.0)
+            seen.stats.set(2, Stat.LEARNING_RATE, 1.0)
         before = seen.state
         run.limiter.stop()
         assert seen.state != before

@@ -16,7 +16,7 @@ from rlz.tracking import Tracker, tracker
 from rlz.tracking.console import TerminalDisplay, clock, live_view, number
 from rlz.tracking.sinks import Evaluation, InThread, TensorBoardFile
 from rlz.tracking.snapshot import Reader, between
-from rlz.transport.stats import Stat
+from rlz.transport.stats import Stat, metric
 
 
 def config(**overrides):
@@ -67,7 +67,7 @@ def test_a_run_from_start_to_summary(tmp_path):
     run.tick(start + 1)
     assert lines(tmp_path) == []  # not due
     streams.step(600, 500)
-    streams.stats.values[0][Stat.CRITIC_LOSS] = 0.5
+    streams.stats.values[0][metric(0)] = 0.5
     streams.stats.values[0][Stat.READY_S] = start + 0.5
     streams.stats.values[2][Stat.READY_S] = start + 0.25
     streams.stats.push(2, -900.0, 200.0)
@@ -193,8 +193,8 @@ def test_not_finite_numbers_are_null_in_json(tmp_path):
     streams = FakeStreams()
     run = make(tmp_path, streams)
     streams.step(200, 100)
-    streams.stats.values[0][Stat.CRITIC_LOSS] = float("inf")
-    streams.stats.values[0][Stat.ENT_COEF] = float("nan")
+    streams.stats.values[0][metric(0)] = float("inf")
+    streams.stats.values[0][metric(1)] = float("nan")
     run.finish("failed")
     assert lines(tmp_path)[0]["train/critic_loss"] is None
     assert "train/ent_coef" not in lines(tmp_path)[0], "this algorithm does not measure it"

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 
 from rlz.tracking import WorkerInfo
-from rlz.transport.stats import Stat
+from rlz.transport.stats import STAT_NAMES, Stat
+
+METRICS = "critic_loss", "ent_coef"
 
 
 class FakeBoard:
     nbytes = 4096
 
     def __init__(self, slots: int = 4) -> None:
-        self.values = np.zeros((slots, len(Stat)))
+        self.names = [*STAT_NAMES, *METRICS]
+        self.values = np.zeros((slots, len(self.names)))
         self.rings: dict[int, list[list[float]]] = {slot: [] for slot in range(slots)}
 
     def read(self) -> np.ndarray:

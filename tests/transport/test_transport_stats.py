@@ -23,13 +23,13 @@ def test_names_follow_the_enum() -> None:
 def test_a_row_writes_its_slot_only() -> None:
     board = make()
     row = StatsRow(board, 1)
-    row.set(Stat.ENT_COEF, 0.5)
+    row.set(Stat.LEARNING_RATE, 0.5)
     row.add(Stat.ENV_STEPS, 3)
     row.add(Stat.ENV_STEPS, 4.0)
     values = board.read()
-    assert values[1][Stat.ENT_COEF] == 0.5
+    assert values[1][Stat.LEARNING_RATE] == 0.5
     assert values[1][Stat.ENV_STEPS] == 7.0
-    values[1][[Stat.ENT_COEF, Stat.ENV_STEPS]] = 0.0
+    values[1][[Stat.LEARNING_RATE, Stat.ENV_STEPS]] = 0.0
     assert not values.any()
 
 
@@ -50,7 +50,7 @@ def test_a_board_behind_a_read_only_descriptor_can_only_be_read() -> None:
     fd = os.open(f"/proc/self/fd/{board.fd}", os.O_RDONLY)
     view = StatsBoard.attach(fd)
     os.close(fd)
-    StatsRow(board, 1).set(Stat.ENT_COEF, 0.5)
-    assert view.read()[1][Stat.ENT_COEF] == 0.5
+    StatsRow(board, 1).set(Stat.LEARNING_RATE, 0.5)
+    assert view.read()[1][Stat.LEARNING_RATE] == 0.5
     with pytest.raises(TransportError, match="read-only"):
-        StatsRow(view, 1).set(Stat.ENT_COEF, 0.5)
+        StatsRow(view, 1).set(Stat.LEARNING_RATE, 0.5)

@@ -36,7 +36,7 @@ def test_everything_is_sized_by_the_run() -> None:
     assert (streams.limiter.env_steps, streams.limiter.updates) == (20, 10)
     assert (streams.limiter.total_timesteps, streams.limiter.target_updates) == (1_000, 990)
     assert streams.parameters.manifest == list(ask(CONFIG, ENV).policy.manifest)
-    assert streams.stats.read().shape == (4, len(Stat))
+    assert streams.stats.read().shape == (4, len(Stat) + len(ask(CONFIG, ENV).metrics))
 
 
 def test_ends_in_two_places() -> None:

@@ -102,7 +102,7 @@ class Live:
             self.stats: StatsBoard = self._attached.streams["stats"]
             self.limiter: Limiter = self._attached.streams["limiter"]
             self.parameters: ParameterStore = self._attached.streams["parameters"]
-            if tuple(self.stats.names) != STAT_NAMES:
+            if tuple(self.stats.names)[: len(STAT_NAMES)] != STAT_NAMES:
                 raise KeyError("the names on the board are others")
             self._read_info()
         except (KeyError, TypeError, ValueError) as error:

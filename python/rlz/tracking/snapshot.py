@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.tracking.process import ProcessUsage, read_usage
-from rlz.transport.stats import EPISODE_WINDOW, LaneCounts, Stat, Waiting
+from rlz.transport.stats import EPISODE_WINDOW, LaneCounts, Stat, Waiting, metric
 
 WAITS: Mapping[str, tuple[Stat, Waiting]] = {
     "limiter": (Stat.WAIT_LIMITER_S, Waiting.LIMITER),
@@ -25,12 +25,6 @@ WAITS: Mapping[str, tuple[Stat, Waiting]] = {
 """What a worker can wait for: the counter of ended waits, and the code of the one that is open."""
 
 LEARNER_VALUES: Mapping[str, Stat] = {
-    "train/critic_loss": Stat.CRITIC_LOSS,
-    "train/actor_loss": Stat.ACTOR_LOSS,
-    "train/ent_coef": Stat.ENT_COEF,
-    "train/ent_coef_loss": Stat.ENT_COEF_LOSS,
-    "train/entropy": Stat.ENTROPY,
-    "train/q_value": Stat.Q_VALUE,
     "train/actor_staleness": Stat.ACTOR_STALENESS,
     "train/learning_rate": Stat.LEARNING_RATE,
     "train/batch_size": Stat.BATCH_SIZE,
@@ -70,7 +64,7 @@ class WorkerReading:
 
     Attributes
     ----------
-    stats : its row of the stats board [len(Stat)].
+    stats : its row of the stats board [len(Stat) and the metrics].
     usage : its process (None: gone).
     rows, rows_lost : rows of its lanes over the run, and env steps without one.
     """
@@ -92,7 +86,7 @@ class WorkerReading:
 
 @dataclass(frozen=True)
 class Reading:
-    """Absolute numbers of a run at one instant (`at`: `time.monotonic()`)."""
+    """Absolute numbers of a run at one instant (`at`: `time.monotonic()`). `metrics`: names of the algorithm's."""
 
     at: float
     env_steps: int
@@ -102,6 +96,7 @@ class Reading:
     return_mean: float | None
     length_mean: float | None
     workers: tuple[WorkerReading, ...] = ()
+    metrics: tuple[str, ...] = ()
 
     def total(self, stat: Stat, role: str | None = None) -> float:
         """Sum of a stat over the workers (of one role)."""
@@ -171,6 +166,7 @@ class Reader:
                 WorkerReading(info, board[info.slot], usage, rows[info.name], lost[info.name])
                 for info, usage in zip(infos, usages, strict=True)
             ),
+            metrics=tuple(self.streams.stats.names[len(Stat) :]),
         )
 
     def events(self, slot: int) -> NDArray[np.float64]:
@@ -317,7 +313,8 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
     learner = new.learner()
     values = {}
     if learner is not None and learner.stats[Stat.UPDATES] > 0:
-        values = {tag: float(learner.stats[stat]) for tag, stat in LEARNER_VALUES.items()}
+        values = {f"train/{name}": float(learner.stats[metric(index)]) for index, name in enumerate(new.metrics)}
+        values |= {tag: float(learner.stats[stat]) for tag, stat in LEARNER_VALUES.items()}
         values = {tag: value for tag, value in values.items() if not math.isnan(value)}
         published_s = new.total(Stat.PUBLISH_S) - old.total(Stat.PUBLISH_S)
         if config.prioritized:

@@ -66,18 +66,6 @@ class Stat(IntEnum):
     """Gauge: env steps whose rows are not written yet (n-step windows)."""
     POLICY_VERSION = auto()
     """Gauge: parameter version in use."""
-    CRITIC_LOSS = auto()
-    """Gauge: newest critic loss (mean squared TD error, summed over the critics)."""
-    ACTOR_LOSS = auto()
-    """Gauge: newest actor loss."""
-    ENT_COEF_LOSS = auto()
-    """Gauge: newest loss of the temperature."""
-    ENT_COEF = auto()
-    """Gauge: temperature alpha."""
-    ENTROPY = auto()
-    """Gauge: mean of -log_prob of the newest batch's actions (nats)."""
-    Q_VALUE = auto()
-    """Gauge: mean Q of the newest batch."""
     ACTOR_STALENESS = auto()
     """Gauge: mean updates by which the actor that the critics saw was behind (two devices)."""
     LEARNING_RATE = auto()
@@ -114,12 +102,6 @@ class Stat(IntEnum):
     """Gauge: `time.monotonic()` when the run would have begun had it never been interrupted; the same in every row."""
 
 
-ALGORITHM_STATS = (
-    *(Stat.CRITIC_LOSS, Stat.ACTOR_LOSS, Stat.ENT_COEF_LOSS),
-    *(Stat.ENT_COEF, Stat.ENTROPY, Stat.Q_VALUE),
-)
-"""Gauges that an algorithm's updates fill. NaN: not measured, by this algorithm or not yet."""
-
 TOTALS = (
     *(Stat.ENV_STEPS, Stat.FRAMES, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
     *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.PUBLISH_S),
@@ -132,7 +114,12 @@ EPISODE_WINDOW = 100
 """Episodes over which return and length are averaged (SB3's window)."""
 
 STAT_NAMES: tuple[str, ...] = tuple(stat.name.lower() for stat in Stat)
-"""Names of the values on the board, in the order of `Stat`."""
+"""Names of the values that every board has, in the order of `Stat`. The metrics of the algorithm follow."""
+
+
+def metric(index: int) -> int:
+    """Column of an algorithm's metric: a gauge. NaN: not measured yet."""
+    return len(Stat) + index
 
 
 class Waiting(IntEnum):
@@ -183,11 +170,11 @@ class StatsRow:
         self._board = board
         self._slot = slot
 
-    def set(self, stat: Stat, value: float) -> None:
+    def set(self, stat: int, value: float) -> None:
         """Set a gauge."""
         self._board.set(self._slot, stat, value)
 
-    def add(self, stat: Stat, value: float) -> None:
+    def add(self, stat: int, value: float) -> None:
         """Add to a counter."""
         self._board.add(self._slot, stat, value)
 

@@ -94,7 +94,7 @@ class Streams:
             ),
             stats=StatsBoard.create(
                 slots=slots,
-                names=STAT_NAMES,
+                names=(*STAT_NAMES, *answers.metrics),
                 event_width=EVENT_WIDTH,
                 event_capacity=EVENT_CAPACITY,
                 run_id=run_id,

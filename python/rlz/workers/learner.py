@@ -40,7 +40,7 @@ from rlz.records.replay_files import check_rows
 from rlz.records.salvage import with_salvaged_rows
 from rlz.system.files import replace_file
 from rlz.system.memory import limits
-from rlz.transport.stats import ALGORITHM_STATS, Stat, StatsRow, Waiting
+from rlz.transport.stats import Stat, StatsRow, Waiting, metric
 from rlz.workers.base import OpenWait, WorkerSpec, notice
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ class Learner:
         self._engine.start()
         if self._adaptation is not None:
             self._streams.limiter.set_active_lanes(self._adaptation.chosen.envs)
-        for stat in ALGORITHM_STATS:
-            self._stats.set(stat, math.nan)
+        for index in range(len(self._algorithm.metrics)):
+            self._stats.set(metric(index), math.nan)
         self._flushed_at = self._saved_at = time.monotonic()
         self._stats.set(Stat.THREADS, float(self._engine.threads))
         if self._spec.resume is None:
@@ -440,9 +440,9 @@ class Learner:
         stats = self._stats
         if self._pending:
             means = self._engine.take_metrics().tolist()
-            for name, value in zip(self._algorithm.metrics, means, strict=True):
+            for index, value in enumerate(means):
                 if not math.isnan(value):  # measured since the last time
-                    stats.set(Stat[name.upper()], value)
+                    stats.set(metric(index), value)
             stats.add(Stat.UPDATES, float(self._pending))
             stats.set(Stat.ACTOR_STALENESS, self._staleness / self._pending)
             self._staleness = 0
