@@ -4,8 +4,8 @@ A folder holds a policy when it has two files, which every checkpoint and `check
 
 - `policy.safetensors`: the tensors of what acts, named and shaped as its manifest says.
 - `policy.json`: `{"format": 2, "algo", "policy": PolicySpec, "env_spec": EnvSpec,
-  "env": {"id", "kwargs", "wrapper", "obs_dtype", "max_episode_steps"}, "version", "env_steps"}`. Format 1 had "actor"
-  in the place of "policy": the arguments of the native policy.
+  "env": {"id", "kwargs", "wrapper", "obs_dtype", "max_episode_steps", "index"}, "version", "env_steps"}`. Format 1 had
+  "actor" in the place of "policy": the arguments of the native policy.
 """
 
 import json
@@ -24,6 +24,7 @@ from rlz.acting import Rule, as_rule, make_policy
 from rlz.algorithms.answers import Field, PolicySpec
 from rlz.dtypes import numpy_dtype
 from rlz.envs import EnvSpec, actions_of
+from rlz.envs.instances import spare_index
 from rlz.errors import CheckpointError, ConfigError
 from rlz.networks.spec import actor_manifest
 from rlz.options.literals import encode
@@ -193,6 +194,7 @@ def describe(
             "wrapper": list(config.wrapper),
             "obs_dtype": config.obs_dtype,
             "max_episode_steps": config.max_episode_steps,
+            "index": spare_index(config),
         },
         "version": version,
         "env_steps": env_steps,

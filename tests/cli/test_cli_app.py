@@ -71,7 +71,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["trian"], ["No such command 'trian'. Did you mean 'train'?"]),
         (["--n-envs"], ["No such option --n-envs."]),
         (["eval"], ["Missing argument 'RUN'", "See rlz eval --help"]),
-        (["eval", "x", "--n-eval-episodes", "3"], ["Did you mean --episodes"]),
+        (["eval", "x", "--n-eval-episodes", "3"], ["rlz calls it --episodes"]),
         (["eval", "x", "--episodes", "0"], ["--episodes 0:", "greater than or equal to 1"]),
         (["bench", "trian"], ["WORKLOAD trian", "'train'"]),
         (["profile", "--budget", "x"], ["'--budget': x: expected a time"]),

@@ -66,7 +66,7 @@ def test_profile_prints_json(
     """A profile is measured once, kept, and shown from then on; --fresh measures again."""
     from rlz.system.detect import detect
 
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "hardware")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "planning")
     machines = importlib.import_module("machines")
     monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
     run = resolve("td3", "Pendulum-v1", {}, None)
@@ -96,7 +96,7 @@ def test_profile_of_the_machine_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """It is measured, within the budget and each time; what needs an environment is refused."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "hardware")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "planning")
     machines = importlib.import_module("machines")
     parts = ("workload", "sampling", "transport")
     calls = Calls(machines.profile(machines.hardware(2)).model_copy(update=dict.fromkeys(parts)))
@@ -134,7 +134,7 @@ def test_the_plan_of_a_profile_keeps_what_a_file_gives(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """As `rlz train --config FILE` would."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "hardware")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "planning")
     machines = importlib.import_module("machines")
     monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
     file = tmp_path / "run.toml"

@@ -1,9 +1,9 @@
 import pytest
 
-from rlz.config.names import _FOREIGN, hint
+from rlz.config.names import elsewhere, hint
 from rlz.config.overrides import known_options
 
-OWN = {"config", "print_config", "episodes"}
+OWN = {"config", "print_config", "episodes", "resume"}
 KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is a key, but no option
 
 
@@ -33,14 +33,47 @@ KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is
         ("--Gamma", "Write --gamma"),
         ("--no-gamma", "--gamma takes a value"),
         ("--lerning-rate", "Did you mean --learning-rate"),
+        ("--max-ep-len", "--max-episode-steps"),
+        ("--time-limit", "--max-episode-steps"),
+        ("--max-grad-norm", "rlz does not clip gradients"),
+        ("--per", "--prioritized"),
+        ("--per-alpha", "--priority-alpha"),
+        ("--n-steps", "length of a rollout, or of n-step returns"),
+        ("--norm-obs", "does not normalise observations"),
+        ("--frame-stack", "gymnasium.wrappers:FrameStackObservation,stack_size=4"),
+        ("--load-checkpoint", "--resume"),
+        ("--amp", "--precision"),
+        ("--use-sde", "gSDE"),
+        ("--optimizer", "Adam"),
     ],
 )
 def test_answers(name: str, answer: str) -> None:
     assert answer in hint(name, KNOWN, as_option=True)
 
 
-def test_nothing_near_gives_nothing() -> None:
-    assert hint("--zzzzzz", KNOWN, as_option=True) == ""
+NO_HINT = """
+zzzzzz gae_lambda clip_range clip_coef vf_coef n_epochs update_epochs target_kl num_minibatches verbose progress
+eval_deterministic eval_steps rollout_length use_rnn rnn_size lstm epsilon eps exploration_fraction dueling double_q
+num_atoms v_min v_max start_method monitor reward_threshold early_stopping patience save_model push_to_hub hf_entity
+port host nodes address backend ray multi_gpu lam ppo_epochs log_std_init n_quantiles
+"""
+
+
+@pytest.mark.parametrize("name", NO_HINT.split())
+def test_a_hint_is_right_or_not_given(name: str) -> None:
+    assert hint(f"--{name.replace('_', '-')}", KNOWN, as_option=True) == ""
+
+
+def test_one_typing_error_in_a_name_is_understood() -> None:
+    for name in KNOWN:
+        wrong = {name[:i] + name[i + 1 :] for i in range(len(name))} | {
+            name[:i] + "x" + name[i:] for i in range(len(name))
+        }
+        if len(name) > 4:
+            wrong |= {name[:i] + "x" + name[i + 1 :] for i in range(len(name))}
+            wrong |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
+            for text in wrong - set(KNOWN) - set(elsewhere()):
+                assert f"--{name.replace('_', '-')}" in hint(text, KNOWN, as_option=True), text
 
 
 def test_keys_are_shown_with_underscores() -> None:
@@ -49,6 +82,6 @@ def test_keys_are_shown_with_underscores() -> None:
 
 
 def test_the_table_points_to_what_exists_and_hides_nothing() -> None:
-    for name, (target, remark) in _FOREIGN.items():
+    for name, (target, remark) in elsewhere().items():
         assert name not in KNOWN or name in OWN, name
         assert target in KNOWN or (not target and remark), name

@@ -175,7 +175,7 @@ def test_wrong_wrappers(chain: str) -> None:
         ("chain_env:Halff", "has no 'Halff'. Did you mean Half"),
         ("no_such:Thing", "no module 'no_such'"),
         ("chain_env:broken", "cannot wrap"),
-        ("chain_env:NeedsArgument", "missing 1 required positional argument"),
+        ("chain_env:NeedsArgument", "needs x. Give what is needed after the class: chain_env:NeedsArgument,x=VALUE"),
         ("builtins:str", "is no gymnasium.Env"),
     ):
         assert words in message(env=chain, wrapper=[wrapper])

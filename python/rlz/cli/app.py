@@ -3,8 +3,12 @@
 Exit statuses: 0 done, 1 an `RlzError`, 2 a command line that cannot be used, 130 interrupted; `train` has its own.
 """
 
+import errno
+import io
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
@@ -76,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     No error shows a traceback, unless RLZ_TRACEBACK=1 is set.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" for what it does not have
     try:
         if sys.platform != "linux":
             check_platform()
@@ -121,14 +128,38 @@ def _report(error: Exception) -> int:
 
             _say(explain(error))
         return error.exit_code
-    if isinstance(error, OSError) and error.filename is not None:
-        _say(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.errno is not None:
+        _say(f"{error.filename}: {error.strerror}" if error.filename is not None else _refused(error))
         return 1
-    _say(
-        f"{type(error).__name__}: {error}\nThis is a bug in rlz, or in code that it was given. "
-        "Set RLZ_TRACEBACK=1 to see where it arose."
-    )
+    if isinstance(error, MemoryError):
+        _say(f"There is not enough memory{f': {error}' if str(error) else ''}.")
+        return 1
+    what, guest = f"{type(error).__name__}: {error}", _guest(error)
+    where = "This is a bug in rlz." if guest is None else f"It arose in {guest}, which is not rlz's."
+    _say(f"{what}\n{where} Set RLZ_TRACEBACK=1 to see the way there.")
     return 1
+
+
+def _refused(error: OSError) -> str:
+    """What the system refused, without a file's name, and what helps."""
+    fixes = {
+        errno.ENOENT: "The current folder does not exist any more: change to another one.",
+        errno.EMFILE: "Too many files are open: raise the limit (ulimit -n), or use fewer --samplers.",
+        errno.EAGAIN: "No process or thread can be added: raise the limit (ulimit -u), or use fewer --samplers.",
+        errno.ENOMEM: "There is not enough memory: use fewer --samplers or a smaller --buffer-size.",
+    }
+    return fixes.get(error.errno or 0, f"{error.strerror}.")
+
+
+def _guest(error: BaseException) -> str | None:
+    """Where code of the user (not of rlz, Python or an installed package) raised an error; None: nowhere."""
+    ours = (os.path.dirname(os.path.dirname(__file__)), *sysconfig.get_paths().values(), "<")  # noqa: PTH120
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(ours):
+            return f"{frame.filename}, line {frame.lineno}"
+        if frame.filename.startswith(ours[0]):
+            return None
+    return None
 
 
 def _say(text: str) -> None:

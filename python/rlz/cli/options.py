@@ -47,7 +47,7 @@ def _parameter(name: str, field: FieldInfo, only: str) -> inspect.Parameter:
     metavar = extra["metavar"]
     if field.annotation is bool:
         kind, names, metavar = bool | None, [f"{flag(name)}/--no-{flag(name)[2:]}"], None
-    elif name in ("env_kwargs", "wrapper"):
+    elif name in ("env_kwargs", "wrapper", "log_info"):
         kind = list[str] | None
     elif get_origin(field.annotation) is Literal:
         metavar = "|".join(get_args(field.annotation))

@@ -58,9 +58,10 @@ class RunConfig(BaseModel):
     wrapper: Annotated[tuple[str, ...], AfterValidator(values.wrapper_paths)] = option(
         (),
         panel=Panel.PROBLEM,
-        help="Wrapper class around the environment, applied in the order given. Repeatable.",
+        help="Wrapper class around the environment, with arguments after commas (mod:Class,key=value), applied in the "
+        "order given. Repeatable.",
         metavar="MOD:CLASS",
-        expects="module:Class, such as gymnasium.wrappers:FlattenObservation",
+        expects="module:Class or module:Class,key=value, such as gymnasium.wrappers:FlattenObservation",
         shown="none",
     )
     max_episode_steps: Integer | None = option(
@@ -225,6 +226,14 @@ class RunConfig(BaseModel):
         ge=0,
     )
     save_replay: bool = option(True, panel=Panel.OUTPUT, help="Keep the replay buffer in checkpoints.")
+    log_info: tuple[str, ...] = option(
+        (),
+        panel=Panel.OUTPUT,
+        help="Key of a number in the info of an episode's last step, to be logged as success is. Repeatable.",
+        metavar="KEY",
+        expects="the key of a number in info",
+        shown="is_success alone",
+    )
     log_every: Number = option(
         5.0, shown="5", panel=Panel.OUTPUT, help="Seconds between lines of metrics.", metavar="SECONDS", gt=0
     )

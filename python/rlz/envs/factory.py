@@ -1,20 +1,21 @@
 """Making environments, with errors that say what to do and Gymnasium's warnings as one short note each."""
 
 import importlib
-import inspect
 import os
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from rlz.config.names import close, either
+from rlz.envs.explain import explain, explain_wrapper, import_module, missing_package, told
 from rlz.envs.folder import Folder
+from rlz.envs.instances import spare_index, with_index
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import EnvError
+from rlz.options import literals
 from rlz.options.literals import decode
 from rlz.system.descendants import ended_afterwards
 
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
 OnNote = Callable[[str], None]
 
 
-def make(config: "RunConfig", *, on_note: OnNote | None = None, **kwargs: Any) -> "gymnasium.Env[Any, Any]":
+def make(
+    config: "RunConfig", *, index: int = 0, on_note: OnNote | None = None, **kwargs: Any
+) -> "gymnasium.Env[Any, Any]":
     """Make the environment of a run: constructor arguments, Gymnasium's time limit, then the wrappers.
 
     Parameters
     ----------
     config
         Names environment, `env_kwargs` and `wrapper`.
+    index
+        Of this instance, for arguments such as `port={5000+index}` (`instances.py`).
     on_note
         Called with each thing that Gymnasium or MuJoCo warned about while the environment was made; dropped otherwise.
     kwargs
@@ -44,7 +49,7 @@ def make(config: "RunConfig", *, on_note: OnNote | None = None, **kwargs: Any) -
         Unknown id (with close ones), missing package, wrong argument, or the constructor or a wrapper raised.
     """
     extra = {"max_episode_steps": config.max_episode_steps, **kwargs}
-    return _make(config.env, config.env_kwargs, extra, config.wrapper, on_note or _drop)
+    return _make(config.env, config.env_kwargs, extra, config.wrapper, index, on_note or _drop)
 
 
 def make_env(description: Mapping[str, Any], **kwargs: Any) -> "gymnasium.Env[Any, Any]":
@@ -52,7 +57,8 @@ def make_env(description: Mapping[str, Any], **kwargs: Any) -> "gymnasium.Env[An
     from rlz.envs.running_state import refuse_running_state
 
     extra = {"max_episode_steps": description.get("max_episode_steps"), **kwargs}
-    env = _make(description["id"], decode(description["kwargs"]), extra, description["wrapper"], _drop)
+    index, arguments = description.get("index", 0), decode(description["kwargs"])
+    env = _make(description["id"], arguments, extra, description["wrapper"], index, _drop)
     try:
         refuse_running_state(env, description["id"])
     except EnvError:
@@ -71,12 +77,12 @@ def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpe
     from rlz.envs.running_state import refuse_running_state
 
     with ended_afterwards(), Folder().entered():
-        env = make(config, on_note=on_note or _print)
+        env = make(config, index=spare_index(config), on_note=on_note or _print)
         try:
             refuse_running_state(env, config.env)
             return EnvSpec.of(config.env, env, config.obs_dtype)
         except AttributeError as error:
-            raise EnvError(f"{config.env} cannot be used: {_told(error)}") from error
+            raise EnvError(f"{config.env} cannot be used: {told(error)}") from error
         finally:
             with suppress(Exception, SystemExit):  # closing changes no result
                 env.close()
@@ -91,9 +97,14 @@ def _print(note: str) -> None:
 
 
 def _make(
-    env_id: str, kwargs: Mapping[str, Any], extra: Mapping[str, Any], wrapper: Sequence[str], on_note: OnNote
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    extra: Mapping[str, Any],
+    wrapper: Sequence[str],
+    index: int,
+    on_note: OnNote,
 ) -> "gymnasium.Env[Any, Any]":
-    kwargs = {**kwargs, **{key: value for key, value in extra.items() if value is not None}}
+    kwargs = {**with_index(kwargs, index), **{key: value for key, value in extra.items() if value is not None}}
     folder = Folder()
     with folder.entered(), _notes(on_note):
         import gymnasium
@@ -103,14 +114,14 @@ def _make(
         if ":" in env_id:
             if not all(env_id.rpartition(":")[::2]):
                 raise EnvError(f"--env {env_id}: expected the id of an environment, or module:id")
-            _import(env_id.rpartition(":")[0], f"--env {env_id}")
+            import_module(env_id.rpartition(":")[0], f"--env {env_id}")
         with _MUJOCO.noted(env_id.rpartition(":")[2], on_note):
             try:
                 env: gymnasium.Env[Any, Any] = gymnasium.make(env_id, disable_env_checker=True, **kwargs)
             except (Exception, SystemExit) as error:
-                raise _explain(env_id, kwargs, error) from error
-            for path in wrapper:
-                env = _wrapped(env, env_id, path)
+                raise explain(env_id, kwargs, error) from error
+            for text in wrapper:
+                env = _wrapped(env, env_id, text, index)
     if not folder.own:
         return env
     from rlz.envs.in_own_folder import InOwnFolder
@@ -141,19 +152,6 @@ def _find_modules_here() -> None:
     here = os.getcwd()  # noqa: PTH109  (sys.path holds texts)
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
-
-
-def _import(module: str, what: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or module
-        raise EnvError(
-            f"{what}: there is no module {missing!r}. Install its package into the environment of rlz, or run rlz in "
-            f"the folder that holds {missing.partition('.')[0]}."
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise EnvError(f"{what}: importing {module!r} failed. {_told(error)}") from error
 
 
 class _MujocoWarnings:
@@ -195,103 +193,27 @@ class _MujocoWarnings:
 _MUJOCO = _MujocoWarnings()
 
 
-def _explain(env_id: str, kwargs: dict[str, Any], error: BaseException) -> EnvError:
-    """Turn what `gymnasium.make` raised into one message."""
-    from gymnasium import error as gym_error
-
-    text = re.sub(r"\x1b\[\d+m", "", str(error)).strip()
-    bare = env_id.rpartition(":")[2]
-    if isinstance(error, gym_error.DependencyNotInstalled):
-        return EnvError(f"{env_id} needs a package that is not installed. {text}")
-    if isinstance(error, gym_error.DeprecatedEnv | gym_error.UnregisteredEnv):
-        near = _similar(bare)
-        what = f"There is no environment {env_id}."
-        if near:
-            return EnvError(f"{what} Did you mean {either(near)}?")
-        if "/" in bare and ":" not in env_id:
-            return EnvError(
-                f"{what} Is the package that registers {bare.partition('/')[0]}/... missing? "
-                f"Name its module: --env module:{bare}"
-            )
-        return EnvError(f"{what} An environment of your own is named with its module: --env my_module:{bare}")
-    argument = re.search(r"unexpected keyword argument '(\w+)'", text)
-    if argument and argument[1] in kwargs:
-        return EnvError(
-            f"{env_id} has no argument {argument[1]!r} (--env-kwargs {argument[1]}=...).{_arguments(bare, argument[1])}"
-        )
-    if isinstance(error, ModuleNotFoundError):
-        return EnvError(f"{env_id} needs the package {error.name!r}, which is not installed.")
-    if isinstance(error, gym_error.Error | ImportError):
-        near = [item for item in _similar(bare) if item != bare]
-        return EnvError(f"{env_id} cannot be made: {text}{f' Others: {either(near)}.' if near else ''}")
-    return EnvError(f"{env_id} cannot be made: its constructor raised {_told(error)}")
-
-
-def _similar(name: str) -> list[str]:
-    """Registered ids that look like `name`: closest names first, of each the version asked for, then the newest."""
-    from gymnasium.envs.registration import registry
-
-    names: dict[str, list[tuple[int, str]]] = {}
-    for item, spec in registry.items():
-        stem, _, version = item.rpartition("-v")
-        removed = callable(spec.entry_point) and "raise" in getattr(spec.entry_point, "__name__", "")
-        if stem and version.isdigit() and not removed and not stem.startswith("Gym"):
-            names.setdefault(stem, []).append((int(version), item))
-    stem, _, asked = name.rpartition("-v") if re.search(r"-v\d+$", name) else (name, "", "")
-    found = []
-    for near in [stem] if stem in names else close(stem, names):
-        versions = sorted(names[near], key=lambda pair: (str(pair[0]) == asked, pair[0]), reverse=True)
-        found += [item for _, item in versions[:2]]
-    return found[:4]
-
-
-def _arguments(name: str, given: str) -> str:
-    """Name the constructor's arguments that look like `given`, or all of them."""
-    from gymnasium.envs.registration import load_env_creator, registry
-
-    try:
-        entry = registry[name].entry_point
-        creator = load_env_creator(entry) if isinstance(entry, str) else entry
-        known = [
-            parameter.name
-            for parameter in inspect.signature(creator).parameters.values()  # type: ignore[arg-type]
-            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        ]
-    except Exception:  # a hint is no reason to fail
-        return ""
-    near = close(given, known)
-    if near:
-        return f" Did you mean {either(near)}?"
-    return f" It has {', '.join(known)}." if known else ""
-
-
-def _wrapped(env: "gymnasium.Env[Any, Any]", env_id: str, path: str) -> "gymnasium.Env[Any, Any]":
+def _wrapped(env: "gymnasium.Env[Any, Any]", env_id: str, text: str, index: int) -> "gymnasium.Env[Any, Any]":
     import gymnasium
 
+    path, *given = literals.split(text)
+    arguments = with_index(literals.pairs(given), index)
     module_name, _, class_name = path.partition(":")
-    target: Any = _import(module_name, f"--wrapper {path}")
+    target: Any = import_module(module_name, f"--wrapper {path}")
     for part in class_name.split("."):
-        if not hasattr(target, part):
+        try:
+            target = getattr(target, part)
+        except AttributeError as error:
             near = close(part, [item for item in dir(target) if not item.startswith("_")])
             raise EnvError(
                 f"--wrapper {path}: {module_name} has no {part!r}.{f' Did you mean {either(near)}?' if near else ''}"
-            )
-        target = getattr(target, part)
+            ) from error
+        except (Exception, SystemExit) as error:  # Gymnasium imports its wrappers when they are asked for
+            raise EnvError(f"--wrapper {path} cannot be loaded: {missing_package(error) or told(error)}") from error
     try:
-        wrapped = target(env)
+        wrapped = target(env, **arguments)
     except (Exception, SystemExit) as error:
-        raise EnvError(f"--wrapper {path} around {env_id} raised {_told(error)}") from error
+        raise explain_wrapper(path, env_id, target, arguments, error) from error
     if not isinstance(wrapped, gymnasium.Env):
         raise EnvError(f"--wrapper {path} gave a {type(wrapped).__name__}, which is no gymnasium.Env.")
     return wrapped
-
-
-def _told(error: BaseException) -> str:
-    """Return the error and where in the user's code it arose."""
-    cause = error.__cause__ if isinstance(error, TypeError) and error.__cause__ is not None else error
-    frames = traceback.extract_tb(cause.__traceback__)
-    user = frames and frames[-1].filename != __file__
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if user else ""
-    if isinstance(cause, SystemExit):
-        return f"it called exit({'' if cause.code is None else repr(cause.code)}){where}"
-    return f"{type(cause).__name__}: {cause}{where}"

@@ -149,9 +149,12 @@ def folder_name(value: str | None) -> str | None:
 
 
 def wrapper_paths(value: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that each is module:Class."""
-    if not all(re.fullmatch(r"[\w.]+:[\w.]+", item) for item in value):
-        raise ValueError("no such form")
+    """Check that each is module:Class, or module:Class,key=value,..."""
+    for item in value:
+        path, *arguments = literals.split(item)
+        if not re.fullmatch(r"[\w.]+:[\w.]+", path):
+            raise ValueError("no such form")
+        literals.pairs(arguments)
     return value
 
 

@@ -131,7 +131,9 @@ class Environment:
             raise self._returned("step", result, "(obs, reward, terminated, truncated, info)") from None
         self._store("step", obs, next_obs)
         try:
-            value, ends = float(reward), (bool(terminated), bool(truncated))
+            # An array of one number, as vector code gives it, is that number.
+            value = float(reward.item() if type(reward) is np.ndarray else reward)
+            ends = bool(terminated), bool(truncated)
         except (TypeError, ValueError):
             what = f"reward {reward!r}, terminated {terminated!r}, truncated {truncated!r}"
             raise EnvError(

@@ -19,6 +19,7 @@ from rlz.algorithms.answers import Replay
 from rlz.config.model import ask
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
+from rlz.envs.instances import evaluator_index
 from rlz.envs.limits import cut_note
 from rlz.errors import CheckpointError, WaitTimeoutError
 from rlz.policy import read_parameters
@@ -64,7 +65,7 @@ class Evaluator:
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._parameters = np.zeros(streams.parameters.nbytes, np.uint8)
         with own_globals():
-            self._env = Environment(make(config), self._env_spec, spec.name)
+            self._env = Environment(make(config, index=evaluator_index(config)), self._env_spec, spec.name)
         self._seeds = evaluation_seeds(config.eval_episodes)
         self._best_dir = Path(spec.run_dir) / "checkpoints" / "best"
         # A predecessor that was killed left what it had scored on the stats board.

@@ -53,7 +53,7 @@ class Sampler:
         self._stats = StatsRow(streams.stats, spec.slot)
         own = stream(config.seed, Role.GLOBALS, worker=spec.index, incarnation=spec.incarnation)
         seed_globals(own)  # a constructor may draw already
-        self._envs = [Environment(make(config), env_spec, spec.name) for _ in self._lanes]
+        self._envs = [Environment(make(config, index=lane), env_spec, spec.name) for lane in self._lanes]
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
         self._policy = make_policy(ask(config, env_spec).policy, seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
