@@ -14,6 +14,7 @@ from conftest import Rlz, serial
 from rlz import envs
 from rlz.cli import main
 from rlz.config import RunConfig, resolve
+from rlz.config.model import read_config
 from rlz.errors import EnvError, UsageError
 
 ENV = "misbehaving_envs:Misbehaving-v0"
@@ -29,7 +30,7 @@ def test_a_wrapper_takes_arguments() -> None:
     text = "gymnasium.wrappers:FrameStackObservation,stack_size=4,padding_type='zero'"
     other = "gymnasium.wrappers:RescaleAction,min_action=-2.0,max_action=2.0"
     config = resolve("sac", "Pendulum-v1", {"wrapper": [text, other]})
-    assert RunConfig.from_toml(config.to_toml()) == config
+    assert read_config(config.to_toml()) == config
     spec = envs.inspect_env(config)
     assert spec.obs_shape == (4, 3)
     assert spec.action_high == (2.0,)
