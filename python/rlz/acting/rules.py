@@ -136,7 +136,7 @@ class EpsilonGreedy(Rule):
     def epsilon(self, progress: float) -> float:
         """Probability of a uniform choice."""
         done = 1.0 if self.over == 0.0 else min(progress / self.over, 1.0)
-        return self.start + done * (self.end - self.start)
+        return (1.0 - done) * self.start + done * self.end
 
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Rule.act`."""
