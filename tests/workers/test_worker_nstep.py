@@ -86,7 +86,7 @@ def test_open_windows_go_on_in_another_sampler(tmp_path: Path) -> None:
             for _ in range(steps):
                 assert sampler.step(0.0)
             state = sampler.state()
-            sampler._writer.restore_open_windows(0, b"")  # so that closing writes nothing
+            sampler._recorder.restore({"flags": [0], "windows": [""]})  # so that closing writes nothing
             sampler.close()
         found, meta = run.rows()
         rows.append((found, meta & np.uint64(0xFFFF)))
@@ -102,7 +102,7 @@ def test_windows_of_another_n_are_refused(tmp_path: Path) -> None:
     sampler.start()
     for _ in range(10):
         sampler.step(0.0)
-    state = sampler._writer.open_windows(0)
+    state = bytes.fromhex(sampler._recorder.state()["windows"][0])
     sampler.close()
     short = run.replay.writer([0], worker=9, n_step=3)
     with pytest.raises(ValueError, match="n-step state"):

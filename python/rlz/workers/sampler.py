@@ -1,7 +1,8 @@
 """The sampler: steps its environments and writes their transitions to the replay buffer.
 
-Each environment has its own lane of the buffer and of the limiter. The loop steps environments one by one without a
-vector wrapper, so that truncation, the true final observation and resets are plain code. The actor runs in Rust.
+Its parts are environments (`environment.py`), what acts (`rlz.acting`) and a recorder (`recorder.py`). Each environment
+has its own lane of the buffer and of the limiter. The loop steps environments one by one without a vector wrapper, so
+that truncation, the true final observation and resets are plain code.
 """
 
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED, RUNNING
+from rlz._native import RUNNING
 from rlz.acting import make_policy
 from rlz.config.model import ask
 from rlz.config.seeds import Role, stream
@@ -20,6 +21,7 @@ from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
 from rlz.workers.global_random import seed_globals
+from rlz.workers.recorder import Recorder, Steps, TransitionRecorder
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -57,32 +59,20 @@ class Sampler:
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
         self._policy = make_policy(ask(config, env_spec).policy, seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
-        self._writer = streams.replay.writer(self._lanes, worker=spec.worker_id, n_step=data.n_step)
-        self._folds = data.n_step > 1
-        self._open = 0  # steps whose rows are not written yet: open n-step windows
         count = len(self._lanes)
+        steps = Steps(count, env_spec)
+        writer = streams.replay.writer(self._lanes, worker=spec.worker_id, n_step=data.n_step)
+        self._recorder: Recorder = TransitionRecorder(writer, self._lanes, steps, data.gamma)
+        self._folds = data.n_step > 1
+        self._open = 0  # steps that are recorded and not in the stream yet: open n-step windows
         self._tickets = np.full(count, -1, np.int64)
-        self._obs = np.zeros((count, env_spec.obs_dim), env_spec.obs_dtype)
-        self._actions = np.zeros((count, env_spec.action_dim), env_spec.row_action_dtype)
-        self._next_obs = np.zeros_like(self._obs)
-        # Views of one lane each: flat for environment and policy, in the observation's shape for the buffer.
-        self._views = [
-            (
-                self._obs[i],
-                self._actions[i],
-                self._next_obs[i],
-                self._obs[i].reshape(env_spec.obs_shape),
-                self._next_obs[i].reshape(env_spec.obs_shape),
-            )
-            for i in range(count)
-        ]
-        self._gamma = data.gamma
+        self._obs, self._actions = steps.obs, steps.actions
+        self._views = [(steps.obs[i], steps.actions[i], steps.next_obs[i]) for i in range(count)]  # of one lane each
         self._learning_starts = data.starts
         self._total = config.total_timesteps
         self._latest = self._subscriber.version
-        self._append = self._writer.append
+        self._record = self._recorder.record
         self._complete = streams.limiter.complete_step
-        self._flags = [FLAG_FIRST] * count
         self._returns = [0.0] * count
         self._lengths = [0] * count
         self._warming_up = True
@@ -136,15 +126,15 @@ class Sampler:
         return True
 
     def close(self) -> None:
-        """Write the rows of open n-step windows as truncated, give the lanes back and close the environments.
+        """Hand on what is open (n-step windows as truncated rows), give the stream back, close the environments.
 
         Not already at the end of `step`: a checkpoint of serial mode, taken in between, goes on with open windows.
         """
+        self._recorder.flush()
         if self._folds:
-            self._writer.flush()
             self._note_open()
         self._flush()
-        self._writer.close()
+        self._recorder.close()
         for env in self._envs:
             env.close()
 
@@ -154,48 +144,38 @@ class Sampler:
             "policy": self._policy.state.hex(),
             "environments": [env.state() for env in self._envs],
             "obs": [obs.tobytes().hex() for obs in self._obs],
-            "flags": list(self._flags),
             "returns": [value.hex() for value in self._returns],
             "lengths": list(self._lengths),
-            "windows": [self._writer.open_windows(lane).hex() for lane in self._lanes],
+            **self._recorder.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state of a sampler with the same environments; after `start`."""
         self._policy.state = bytes.fromhex(state["policy"])
+        self._recorder.restore(state)
         for i, environment in enumerate(state["environments"]):
-            self._writer.restore_open_windows(self._lanes[i], bytes.fromhex(state["windows"][i]))
             if environment is None:
-                self._writer.flush(self._lanes[i])
+                self._recorder.cut(i)
             else:
                 self._envs[i].restore(environment)
                 self._obs[i] = np.frombuffer(bytes.fromhex(state["obs"][i]), self._obs.dtype)
-                self._flags[i] = state["flags"][i]
                 self._returns[i] = float.fromhex(state["returns"][i])
                 self._lengths[i] = state["lengths"][i]
-        self._open = self._writer.pending
+        self._open = self._recorder.open
         self._stats.set(Stat.ROWS_PENDING, float(self._open))
 
     def _transition(self, i: int, ticket: int, version: int) -> None:
-        lane = self._lanes[i]
-        obs, action, next_obs, shaped_obs, shaped_next_obs = self._views[i]
+        obs, action, next_obs = self._views[i]
         if ticket < self._learning_starts:
             version = 0  # uniform: no parameters were used
         else:
             self._pending_lag += self._latest() - version
             self._pending_lag_count += 1
         reward, terminated, truncated = self._envs[i].step(action, next_obs)
-        flags = self._flags[i]
-        if terminated:
-            flags |= FLAG_TERMINATED
-        if truncated:
-            flags |= FLAG_TRUNCATED
-        discount = 0.0 if terminated else self._gamma
-        row = (shaped_obs, action, shaped_next_obs, reward, discount)
-        self._append(lane, row, version=version, flags=flags)
+        self._record(i, reward, terminated, truncated, version)
         if self._folds:
             self._note_open()  # before the step is counted, so that its row is not missing
-        self._complete(lane)
+        self._complete(self._lanes[i])
         self._returns[i] += reward
         self._lengths[i] += 1
         self._pending_steps += 1
@@ -203,7 +183,6 @@ class Sampler:
         if terminated or truncated:
             self._end_episode(i, ticket, now)
         else:
-            self._flags[i] = 0
             obs[:] = next_obs
         if now - self._flushed_at >= FLUSH_EVERY_S or not self._started:
             self._flush(now)
@@ -216,7 +195,6 @@ class Sampler:
         stats.push_event((self._returns[i], float(self._lengths[i]), float(ticket + 1), float(self._lanes[i]), now))
         self._returns[i] = 0.0
         self._lengths[i] = 0
-        self._flags[i] = FLAG_FIRST
         begin = time.monotonic()
         self._envs[i].reset(self._obs[i])
         stats.add(Stat.RESET_S, time.monotonic() - begin)
@@ -261,7 +239,7 @@ class Sampler:
 
     def _note_open(self) -> None:
         """Keep the stats board's count of steps without a row up to date."""
-        now_open = self._writer.pending
+        now_open = self._recorder.open
         if now_open != self._open:
             self._stats.set(Stat.ROWS_PENDING, float(now_open))
             self._pending_rows += self._open - now_open

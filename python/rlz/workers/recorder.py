@@ -1,0 +1,269 @@
+"""Where a sampler's steps go: single transitions into a replay buffer, or segments into a trajectory queue.
+
+A sampler writes observation, action and extras of a step into the arrays of `Steps`; the recorder takes them from
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
+from rlz.dtypes import numpy_dtype
+from rlz.errors import WaitTimeoutError
+
+if TYPE_CHECKING:
+    from rlz._native import QueueProducer, ReplayWriter
+    from rlz.algorithms.answers import Field
+    from rlz.envs.spaces import EnvSpec
+
+
+class Steps:
+    """The present step of each environment of a sampler, [environments, ...].
+
+    Attributes
+    ----------
+    obs, next_obs : flat, in the storage dtype.
+    actions : as rlz holds them.
+    extras : what the policy gives beside the action, by name.
+    """
+
+    def __init__(self, count: int, env_spec: EnvSpec, extras: Sequence[Field] = ()) -> None:
+        self.count = count
+        self.env_spec = env_spec
+        self.obs: NDArray[Any] = np.zeros((count, env_spec.obs_dim), env_spec.obs_dtype)
+        self.next_obs: NDArray[Any] = np.zeros_like(self.obs)
+        self.actions: NDArray[Any] = np.zeros((count, env_spec.action_dim), env_spec.row_action_dtype)
+        self.extras: dict[str, NDArray[Any]] = {
+            name: np.zeros((count, *shape), numpy_dtype(dtype)) for name, dtype, shape in extras
+        }
+
+
+class Recorder(Protocol):
+    """Takes every step of a sampler's environments, in the order of each environment."""
+
+    @property
+    def open(self) -> int:
+        """Steps that were recorded and are not handed on yet."""
+
+    def room(self, timeout: float | None) -> bool:
+        """Whether a step of every environment can be recorded now; waits for it."""
+
+    def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:
+        """Take the step of environment `i`. `version`: of the parameters that acted, 0 for a uniform action."""
+
+    def cut(self, i: int) -> None:
+        """The environment was lost: its next step begins an episode, and what is open of it ends as truncated."""
+
+    def flush(self) -> None:
+        """Hand on what can be; for the end of the run."""
+
+    def close(self) -> None:
+        """Give the stream back."""
+
+    def state(self) -> dict[str, Any]:
+        """What is open, as JSON values by name: a list with an entry for each environment."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same environments, or of the first of them."""
+
+
+class TransitionRecorder:
+    """Writes each step as a row of a replay buffer: obs, action, true next_obs, reward, discount (n-step: folded).
+
+    Parameters
+    ----------
+    writer : of the replay buffer.
+    lanes : of the environments.
+    steps : arrays that the sampler writes.
+    gamma : discount of a step that does not terminate.
+    """
+
+    def __init__(self, writer: ReplayWriter, lanes: Sequence[int], steps: Steps, gamma: float) -> None:
+        self._writer = writer
+        self._append = writer.append
+        self._lanes = list(lanes)
+        self._gamma = gamma
+        self._flags = [FLAG_FIRST] * len(self._lanes)
+        shape = steps.env_spec.obs_shape
+        self._views = [
+            (steps.obs[i].reshape(shape), steps.actions[i], steps.next_obs[i].reshape(shape))
+            for i in range(len(self._lanes))
+        ]
+
+    @property
+    def open(self) -> int:
+        """Steps in open n-step windows."""
+        return self._writer.pending
+
+    def room(self, timeout: float | None) -> bool:
+        """Always: the oldest rows are overwritten."""
+        return True
+
+    def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:
+        """See `Recorder`."""
+        obs, action, next_obs = self._views[i]
+        flags = self._flags[i]
+        if terminated:
+            flags |= FLAG_TERMINATED
+        if truncated:
+            flags |= FLAG_TRUNCATED
+        row = (obs, action, next_obs, reward, 0.0 if terminated else self._gamma)
+        self._append(self._lanes[i], row, version=version, flags=flags)
+        self._flags[i] = FLAG_FIRST if terminated or truncated else 0
+
+    def cut(self, i: int) -> None:
+        """See `Recorder`."""
+        self._writer.flush(self._lanes[i])
+        self._flags[i] = FLAG_FIRST
+
+    def flush(self) -> None:
+        """Write the rows of open windows as truncated."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Give the lanes back."""
+        self._writer.close()
+
+    def state(self) -> dict[str, Any]:
+        """See `Recorder`."""
+        return {
+            "flags": list(self._flags),
+            "windows": [self._writer.open_windows(lane).hex() for lane in self._lanes],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `Recorder`."""
+        self._flags[: len(state["flags"])] = state["flags"]
+        for lane, window in zip(self._lanes, state["windows"], strict=False):
+            self._writer.restore_open_windows(lane, bytes.fromhex(window))
+
+
+def segment_fields(env_spec: EnvSpec, extras: Sequence[Field]) -> tuple[Field, ...]:
+    """Fields of one step of a segment.
+
+    Every step has its true next observation: a truncated one bootstraps from it, wherever in the segment it is. Leaving
+    it out of the steps that need none would take a bound on the truncations of a segment, which no environment states.
+    """
+    obs, action, next_obs, reward, _ = env_spec.fields()
+    ends: tuple[Field, ...] = (("terminated", "bool", ()), ("truncated", "bool", ()))
+    return (obs, action, next_obs, reward, *ends, *extras)
+
+
+@dataclass
+class _Segment:
+    """One that is being filled, and the version of its first step."""
+
+    fields: dict[str, NDArray[Any]]
+    length: int = 0
+    version: int = 0
+
+    def state(self) -> dict[str, Any]:
+        steps = {name: values[: self.length].tobytes().hex() for name, values in self.fields.items()}
+        return {"length": self.length, "version": self.version, "fields": steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.length, self.version = state["length"], state["version"]
+        for name, values in self.fields.items():
+            flat = np.frombuffer(bytes.fromhex(state["fields"][name]), values.dtype)
+            values[: self.length] = flat.reshape(self.length, *values.shape[1:])
+
+
+class SegmentRecorder:
+    """Puts `length` consecutive steps of an environment at a time into a trajectory queue, episode ends included.
+
+    The note of a segment is `version << 32 | lane`; the version is that of its first step, the oldest in it. Segments
+    of a lane arrive in their order. Steps that are open at the end of the run are dropped.
+
+    Parameters
+    ----------
+    producer : of the queue, whose fields are `segment_fields` with `length` before each shape.
+    lanes : of the environments.
+    steps : arrays that the sampler writes.
+    length : steps of a segment.
+    """
+
+    def __init__(self, producer: QueueProducer, lanes: Sequence[int], steps: Steps, length: int) -> None:
+        self._producer = producer
+        self._lanes = list(lanes)
+        self._length = length
+        spec, extras = steps.env_spec, steps.extras
+        shape = spec.obs_shape
+        self._sources = [
+            {
+                "obs": steps.obs[i].reshape(shape),
+                "action": steps.actions[i],
+                "next_obs": steps.next_obs[i].reshape(shape),
+                **{name: values[i : i + 1].reshape(values.shape[1:]) for name, values in extras.items()},
+            }
+            for i in range(len(self._lanes))
+        ]
+        kept = {name: (values.shape[1:], values.dtype) for name, values in extras.items()}
+        own = {name: (shape, numpy_dtype(dtype)) for name, dtype, shape in segment_fields(spec, ())}
+        self._segments = [
+            _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in {**own, **kept}.items()})
+            for _ in self._lanes
+        ]
+
+    @property
+    def open(self) -> int:
+        """Steps of segments that are not in the queue."""
+        return sum(segment.length for segment in self._segments)
+
+    def room(self, timeout: float | None) -> bool:
+        """Put segments that are full, as soon as the queue has room."""
+        for lane, segment in zip(self._lanes, self._segments, strict=True):
+            if segment.length == self._length:
+                try:
+                    self._put(lane, segment, timeout)
+                except WaitTimeoutError:
+                    return False
+        return True
+
+    def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:
+        """See `Recorder`. A segment that becomes full goes to the queue at once where that has room."""
+        segment = self._segments[i]
+        at, fields = segment.length, segment.fields
+        if at == 0:
+            segment.version = version
+        for name, value in self._sources[i].items():
+            fields[name][at] = value
+        fields["reward"][at] = reward
+        fields["terminated"][at] = terminated
+        fields["truncated"][at] = truncated
+        segment.length = at + 1
+        if segment.length == self._length:
+            with suppress(WaitTimeoutError):  # `room` waits for it before the next step
+                self._put(self._lanes[i], segment, 0.0)
+
+    def cut(self, i: int) -> None:
+        """The last step that is open ends as truncated; one that is in the queue already stays as it is."""
+        segment = self._segments[i]
+        if segment.length and not segment.fields["terminated"][segment.length - 1]:
+            segment.fields["truncated"][segment.length - 1] = True
+
+    def flush(self) -> None:
+        """Nothing: segments have a fixed length."""
+
+    def close(self) -> None:
+        """Give the queue back; what is open is dropped."""
+        self._producer.close()
+
+    def state(self) -> dict[str, Any]:
+        """See `Recorder`."""
+        return {"segments": [segment.state() for segment in self._segments]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `Recorder`."""
+        for segment, saved in zip(self._segments, state["segments"], strict=False):
+            segment.restore(saved)
+
+    def _put(self, lane: int, segment: _Segment, timeout: float | None) -> None:
+        self._producer.put(timeout=timeout, note=segment.version << 32 | lane, **segment.fields)
+        segment.length = 0
