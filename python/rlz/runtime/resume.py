@@ -197,7 +197,7 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
     old = read_config(run_dir.config)
     new = run_config({**old.model_dump(), **overrides})
     for name in STARTED:
-        before, after = getattr(old, name), getattr(new, name)
+        before, after = getattr(old, name, None), getattr(new, name, None)  # None: not every algorithm has both
         if before != after and str(after).startswith("auto_") and (name == "ent_coef" or _is_auto(before)):
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(
@@ -205,7 +205,7 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
                 f"{before}), and takes no other to start with. Use {option} auto, or a number, which stays as it is"
             )
     for name in FIXED:
-        before, after = getattr(old, name), getattr(new, name)
+        before, after = getattr(old, name, None), getattr(new, name, None)  # None: not every algorithm has both
         if before != after:
             option = name.replace("_", "-")
             raise ConfigError(
