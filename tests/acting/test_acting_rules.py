@@ -1,5 +1,6 @@
 """How outputs of a module become actions, and what a user is told when they cannot."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,3 +214,13 @@ class Seeing(Net):
     def forward(self, obs: torch.Tensor) -> Any:
         Seeing.seen.append(torch.get_num_threads())
         return super().forward(obs)
+
+
+def test_the_rule_of_the_document_acts() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "acting.md").read_text()
+    scope: dict[str, Any] = {"__name__": "document"}
+    exec(text.split("```python\n")[1].split("```")[0], scope)
+    rule = scope["Softmax"](Net)
+    chosen = act(rule, spaces((4,)), np.ones((300, 3), np.float32))
+    assert set(np.unique(chosen)) == {0, 1, 2, 3}
+    assert len(np.unique(act(rule, spaces((4,)), np.ones((300, 3), np.float32), deterministic=True))) == 1
