@@ -436,3 +436,12 @@ def test_jobs_of_cards_need_more_tools(monkeypatch: pytest.MonkeyPatch, tmp_path
     made = compiled_module.Compilation(make_job(make_sac(), device="cuda:0"), tmp_path)
     made.start()
     assert made.error == "there is no C compiler /no/cc (install gcc, or set CC)"
+
+
+def test_on_a_small_card_there_is_no_second_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (800 << 20, 2 << 30))
+    made = compiled_module.Compilation(make_job(make_sac(), device="cuda:0"), tmp_path)
+    made.start()
+    assert made.error == "the compiler's helper needs 1.0 GiB on cuda:0, of which 0.8 GiB are free"
+    assert made.finished()

@@ -14,6 +14,7 @@ from rlz.errors import DeviceError, NonFiniteError, TransportError
 from rlz.learning import device_replay as module
 from rlz.learning.batches import Decoder
 from rlz.learning.device_replay import DeviceReplay, choose
+from rlz.learning.memory import engine_bytes, largest_batch
 from rlz.records.checkpoint import newest_checkpoint
 
 CPU = torch.device("cpu")
@@ -229,3 +230,22 @@ def test_where_the_mirror_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (need // 2, 4 * need))
     with pytest.raises(DeviceError, match="--replay-device device: the mirror needs"):
         choose("device", replay, cuda, refused=None)
+
+
+def test_the_mirror_leaves_memory_to_updates_and_their_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, cuda = make(2**20, 1), torch.device("cuda", 0)
+    need = 2**20 * replay.stride
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 * need, 4 * need))
+    assert choose("auto", replay, cuda, refused=None, reserved=need)[0] is True
+    assert choose("auto", replay, cuda, refused=None, reserved=2 * need)[0] is False
+    with pytest.raises(DeviceError, match="that updates leave free"):
+        choose("device", replay, cuda, refused=None, reserved=4 * need)
+
+
+def test_the_largest_batch_has_room_for_graphs_workspaces_and_engines_that_are_kept() -> None:
+    work, free = 256 + 16 * 512 * 3, 80 << 30
+    assert largest_batch(free, work, card=False, graphs=2, sizes=5) == free // 8 // work
+    largest = largest_batch(free, work, card=True, graphs=2, sizes=5)
+    kept = [largest >> step for step in range(5)]
+    assert 0.9 * free < sum(engine_bytes(size, work, 2) for size in kept) <= free
+    assert largest_batch(1 << 20, work, card=True, graphs=2, sizes=5) == 0

@@ -9,11 +9,10 @@ from learner_tools import OBS, Run, config
 from safetensors.numpy import load_file
 
 from rlz._native import PrioritizedSampler
-from rlz.errors import DeviceError, NonFiniteError
+from rlz.errors import NonFiniteError
 from rlz.records.checkpoint import load_checkpoint, newest_checkpoint
 from rlz.transport.stats import Stat, metric
 from rlz.workers import learner as module
-from rlz.workers.learner import find_device
 
 
 @pytest.mark.parametrize("mode", ["serial", "async"])
@@ -252,18 +251,3 @@ def test_observations_of_other_types_are_cast_on_the_device(tmp_path: Path, dtyp
     learner.step(None)
     assert run.streams.limiter.updates == 1
     learner.close()
-
-
-def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert find_device("auto") == find_device("cpu") == torch.device("cpu")
-    with pytest.raises(DeviceError, match="--device cuda:1: torch finds no CUDA device here"):
-        find_device("cuda:1")
-    with pytest.raises(DeviceError, match="not a device"):
-        find_device("gpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert find_device("auto") == find_device("cuda") == torch.device("cuda:0")
-    assert find_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(DeviceError, match="cuda:0 to cuda:1"):
-        find_device("cuda:2")

@@ -90,7 +90,9 @@ def test_a_card_is_measured_in_the_precision_of_the_run(
     updates = {name.split(", ")[2] for name in names if name.startswith("updates on cuda:0, ") and "batch 16" in name}
     other = {"fp32", "bf16"} if capability >= (8, 0) else set()
     assert updates - other <= {measured}
-    assert (f"updates on cuda:0, compiled, {measured}, batch 16" in names) == bool(measured)
+    for launch in (1, 32):  # updates that the card makes without the host
+        assert (f"updates on cuda:0, compiled, {measured}, batch 16, {launch} in a launch" in names) == bool(measured)
+    assert ("updates on cuda:0, compiled, bf16, batch 16, 32 in a launch" in names) == (capability >= (8, 0)), "offered"
     products = {name.split(", ")[1] for name in names if name.startswith("matrix products on cuda:0")}
     assert products == ({"fp32", "tf32", "bf16"} if capability >= (8, 0) else {"fp32"})
 
@@ -163,3 +165,34 @@ def test_updates_alone() -> None:
     assert [line["done"] for line in lines if "done" in line] + [
         line["error"].partition(":")[0] for line in lines if "error" in line and line["error"].startswith("updates on")
     ] == planned
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"), [({}, {5}), ({"replay_device": "host"}, set()), ({"prioritized": True}, set())]
+)
+def test_a_card_is_measured_with_rows_as_in_a_run(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], calls: set[int]
+) -> None:
+    """The CPU stands for the card: all but graphs and pinned memory."""
+    import torch
+
+    from rlz import envs
+    from rlz.learning.engine import Engine
+    from rlz.planning.updates import Bench, Draw, OnDevice
+
+    seen: set[int] = set()
+    launch = Engine.launch
+
+    def noted(engine: Engine, count: int, rate: float) -> None:
+        seen.add(count)
+        launch(engine, count, rate)
+
+    monkeypatch.setattr(Engine, "launch", noted)
+    run = config(hidden="8", batch_size=16, compile=False, **options)
+    bench, draw = Bench(run, [1], 0.01), Draw(envs.inspect_env(run, on_note=lambda _: None), 16)
+    updates = OnDevice(run, bench._algorithm("fp32"), draw, torch.device("cpu"), "eager", "fp32", 5)
+    per_second, ready = updates.rate(0.05, 0.0)
+    updates.close()
+    assert per_second > 10
+    assert ready > 0
+    assert seen == calls

@@ -22,7 +22,6 @@ LEARNING = (
         "learning_starts",
         "n_step_return",
         "ratio_slack",
-        "updates_per_launch",
         "devices",
         "hidden",
         "seed",
@@ -137,7 +136,7 @@ def test_threads_are_left_to_the_learner_where_only_eager_updates_were_measured(
 def test_options_that_are_given_win() -> None:
     run, chosen, _ = made("64 cores and 2 cards", samplers=3, threads=2, device="cpu", publish_every=7)
     assert chosen.given == ("samplers", "threads", "device", "publish_every")
-    assert set(chosen.choices) == {"num_envs", "spin_count", "pin"}
+    assert set(chosen.choices) == {"num_envs", "spin_count", "pin", "updates_per_launch"}
     planned = chosen.apply(run)
     assert (planned.samplers, planned.threads, planned.device, planned.publish_every) == (3, 2, "cpu", 7)
     assert planned.num_envs % 3 == 0
@@ -279,13 +278,52 @@ def test_another_wait_must_have_been_measured_to_help() -> None:
 
 
 def test_actors_are_published_less_often_where_it_costs_too_much() -> None:
-    _, chosen, _ = made("64 cores and 2 cards", replay_ratio=16)
+    run = config(replay_ratio=16)
+    chosen = plan(run, (), profile(hardware(4), steps=4000.0, updates=4000.0, publish_us=500.0, run=run))
     every = chosen.choices["publish_every"]
     assert isinstance(every, int)
     assert every > 1
     assert chosen.prediction is not None
     assert chosen.prediction.updates_per_s / every >= 50
     assert made("this one")[1].choices["publish_every"] == 1
+    assert made("64 cores and 2 cards")[1].choices["publish_every"] == "auto", "copied beside the updates"
+
+
+def with_launches(rates: dict[int, float], bf16: float = 0.0) -> Profile:
+    """A card with compiled rates by updates in a launch."""
+    found = profile(hardware(16, gpus=1), steps=4000.0, updates=200.0, card=5000.0)
+    compiled = next(rate for rate in found.updates if (rate.device, rate.executor) == ("cuda:0", "compiled"))
+    others = tuple(rate for rate in found.updates if rate is not compiled)
+    made = [compiled.model_copy(update={"launch": count, "updates_per_s": rate}) for count, rate in rates.items()]
+    if bf16:
+        made.append(compiled.model_copy(update={"precision": "bf16", "updates_per_s": bf16}))
+    return found.model_copy(update={"updates": (*others, *made)})
+
+
+@pytest.mark.parametrize(
+    ("rates", "slack", "launch"),
+    [
+        ({1: 5000.0, 16: 7000.0}, None, 16),
+        ({1: 6900.0, 16: 7000.0}, None, 1),
+        ({1: 4000.0, 4: 6000.0, 16: 7000.0}, 5.0, 4),
+        ({16: 7000.0}, None, "auto"),
+    ],
+)
+def test_updates_of_a_launch_are_chosen_on_a_card(
+    rates: dict[int, float], slack: float | None, launch: int | str
+) -> None:
+    chosen = plan(config(ratio_slack=slack), ("ratio_slack",), with_launches(rates))
+    assert chosen.choices["device"] == "cuda:0"
+    assert chosen.choices["updates_per_launch"] == launch
+    assert chosen.apply(config(ratio_slack=slack)).updates_per_launch == launch
+    assert made("this one")[1].choices["updates_per_launch"] == 1
+
+
+def test_bf16_is_offered_where_a_card_gains_by_it_and_never_chosen() -> None:
+    chosen = plan(config(), (), with_launches({16: 7000.0}, bf16=9450.0))
+    assert "bf16 was measured 1.4 times as fast on cuda:0 (batch 256)" in chosen.facts["precision"]
+    assert chosen.apply(config()).precision == "auto"
+    assert "precision" not in plan(config(), (), with_launches({16: 7000.0}, bf16=7500.0)).facts
 
 
 def test_the_plan_says_how_updates_run_and_where() -> None:

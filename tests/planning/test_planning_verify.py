@@ -258,17 +258,22 @@ def test_pids_of_another_namespace_are_not_taken_for_others() -> None:
     assert foreign("[Not Supported]\n", own={7}) == 0
 
 
-def test_nvidia_smi_is_asked_about_the_learners_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("group", ["clocks_event_reasons", "clocks_throttle_reasons"])  # of new and old drivers
+def test_nvidia_smi_is_asked_about_the_learners_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(
         """#!/bin/sh
 [ "$1 $2" = "-i GPU-b" ] || exit 1
 case "$3" in
   --query-compute-apps=pid) printf '7\\n%s\\n901\\n' "$HELPER" ;;
-  --query-gpu=temperature.gpu,*) echo "91, Active, Not Active, Not Active" ;;
+  --query-gpu=temperature.gpu,$GROUP.*) echo "91, Active, Not Active, Not Active" ;;
+  *) echo "Field is not a valid field to query."; exit 2 ;;
 esac
 """
     )
+    monkeypatch.setenv("GROUP", group)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")

@@ -1,12 +1,13 @@
 """Cards as nvidia-smi tells them, and which of them a process may use."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from rlz.system.detect import detect
-from rlz.system.gpus import VISIBLE, Gpu, GpuLink, parse_cards, parse_links, visible
+from rlz.system.gpus import VISIBLE, Gpu, GpuLink, machine_cards, parse_cards, parse_links, parse_slices, visible
 
 CARDS = (
     "0, GPU-aa00-1, H100, 81559, 9.0, 570.1\n"
@@ -22,13 +23,35 @@ LINKS = (
 )
 
 
+SLICES = (
+    "GPU 0: H100 (UUID: GPU-aa00-1)\n"
+    "GPU 1: T4 (UUID: GPU-aa11-2)\n"
+    "  MIG 3g.20gb     Device  0: (UUID: MIG-1111-2222)\n"
+    "  MIG 1g.10gb+me  Device  1: (UUID: MIG-2222-3333)\n"
+    "GPU 7: Unknown (UUID: GPU-ee)\n"
+    "  MIG 1g.5gb      Device  0: (UUID: MIG-GPU-ee/7/0)\n"
+)
+
+
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands for nvidia-smi on a machine of three cards."""
     (tmp_path / "cards").write_text(CARDS)
     (tmp_path / "links").write_text(LINKS)
+    (tmp_path / "slices").write_text(SLICES)
     program = tmp_path / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\ncase "$1" in topo) cat {tmp_path}/links;; *) cat {tmp_path}/cards;; esac\n')
+    (tmp_path / "fewer").write_text(re.sub(r", [0-9.]+, 570.1", ", 570.1", CARDS))
+    program.write_text(
+        f"""#!/bin/sh
+cd {tmp_path}
+case "$1" in
+  topo) cat links ;;
+  -L) cat slices ;;
+  *compute_cap*) test -e old && exit 6; cat cards ;;
+  *) cat fewer ;;
+esac
+"""
+    )
     program.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(program))
     monkeypatch.delenv(VISIBLE, raising=False)
@@ -59,11 +82,14 @@ def test_cards_from_nvidia_smi() -> None:
         ("GPU-bb22-3,0", [2, 0]),
         ("0,0", []),
         ("MIG-1234", []),
+        ("MIG-2222", [1]),
+        ("MIG-1111,GPU-aa00", [1, 0]),
         ("x", []),
     ],
 )
 def test_only_cards_that_cuda_shows_this_process_are_there(wanted: str | None, indices: list[int]) -> None:
-    assert [card.number for card in visible(parse_cards(CARDS), wanted)] == indices
+    cards = parse_cards(CARDS)
+    assert [card.number for card in visible(cards + parse_slices(SLICES, cards), wanted)] == indices
 
 
 @pytest.mark.usefixtures("smi")
@@ -96,3 +122,26 @@ def test_compute_capability_as_numbers() -> None:
         (0, 0),
         (0, 0),
     ]
+
+
+def test_slices_of_cards() -> None:
+    slices = parse_slices(SLICES, parse_cards(CARDS))
+    assert [(card.number, card.uuid, card.gpu.name, card.gpu.memory >> 30) for card in slices] == [
+        (1, "MIG-1111-2222", "T4 MIG 3g.20gb", 20),
+        (1, "MIG-2222-3333", "T4 MIG 1g.10gb+me", 10),
+    ]
+    assert slices[0].gpu.capability == (7, 5)
+
+
+@pytest.mark.usefixtures("smi")
+def test_a_process_on_a_slice_has_that_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "MIG-2222-3333")
+    assert [(gpu.name, gpu.memory >> 30) for gpu in detect().gpus] == [("T4 MIG 1g.10gb+me", 10)]
+
+
+@pytest.mark.usefixtures("smi")
+def test_drivers_that_do_not_know_the_compute_capability(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    found = machine_cards()
+    assert [card.gpu.name for card in found] == ["H100", "T4", "A10"]
+    assert {(card.gpu.capability, card.gpu.driver) for card in found} == {((0, 0), "570.1")}

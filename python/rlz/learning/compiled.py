@@ -30,6 +30,7 @@ import rlz.networks
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import in_one_line
 from rlz.learning.executors import Updated
+from rlz.learning.memory import HELPER_BYTES
 from rlz.learning.toolchain import missing_tool
 from rlz.system.user_cache import drop_oldest, user_cache
 
@@ -202,6 +203,14 @@ class Compilation:
         self.error = missing_tool(cuda=torch.device(self.job.device).type == "cuda")
         if self.error is not None:
             return
+        if self.job.device.startswith("cuda"):
+            free = torch.cuda.mem_get_info(self.job.device)[0]
+            if free < HELPER_BYTES:
+                self.error = (
+                    f"the compiler's helper needs {HELPER_BYTES / 2**30:.1f} GiB on {self.job.device}, of which "
+                    f"{free / 2**30:.1f} GiB are free"
+                )
+                return
         # Only its owner may write there, because code is loaded from it.
         self.library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         drop_oldest(self.library.parent, "*.pt2", CACHE_ENTRIES)

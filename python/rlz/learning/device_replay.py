@@ -139,13 +139,16 @@ def mirror_bytes(replay: Replay) -> int:
     return replay.buffer_size * replay.stride
 
 
-def choose(wanted: str, replay: Replay, device: torch.device, *, refused: str | None) -> tuple[bool, str]:
+def choose(
+    wanted: str, replay: Replay, device: torch.device, *, refused: str | None, reserved: int = 0
+) -> tuple[bool, str]:
     """Whether batches are drawn on the device (`--replay-device`), and a line that says so.
 
     Parameters
     ----------
     wanted : auto, host or device.
     refused : why the mirror cannot be used in this run, if so.
+    reserved : bytes on the device that updates and their compiler will take beside it.
 
     Raises
     ------
@@ -158,8 +161,8 @@ def choose(wanted: str, replay: Replay, device: torch.device, *, refused: str | 
         return False, f"replay: batches are drawn on the host ({reason})"
     if device.type != "cuda":
         return True, f"replay: mirrored once more on {device} ({need:.2f} GiB)"
-    free = torch.cuda.mem_get_info(device)[0] / 2**30
-    room = f"{need:.2f} of {free:.2f} GiB that are free"
+    free = max(0, torch.cuda.mem_get_info(device)[0] - reserved) / 2**30
+    room = f"{need:.2f} of {free:.2f} GiB that updates leave free"
     if need > (1.0 if wanted == "device" else FREE_SHARE) * free:
         if wanted == "device":
             raise DeviceError(f"--replay-device device: the mirror needs {room} on {device}; use host, or auto")

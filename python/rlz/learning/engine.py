@@ -21,7 +21,6 @@ from torch import Tensor
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import DeviceError, NonFiniteError, in_one_line
 from rlz.learning.compiled import LOW_PRIORITY, Compilation, Job, Layout, kinds_of
-from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.executors import EagerExecutor, Executor, disagreement
 from rlz.learning.flag import LateFlag
 from rlz.learning.graphs import LOOKS, GraphedLaunches, cuda_graph
@@ -90,7 +89,7 @@ class Engine:
         plan: EnginePlan,
         log: Callable[[str], None],
         cycle: Sequence[str | None] | None = None,
-        replay: DeviceReplay | None = None,
+        replay: Rows | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._state = state
@@ -292,8 +291,12 @@ class Engine:
         return inputs | {"noise": noise} | state
 
     def close(self) -> None:
-        """End the helper, when it is still compiling."""
+        """End the helper, when it is still compiling, and give the memory of graphs back."""
         self._executor = self._eager
+        if self._graphs is not None:
+            self._graphs, self._captured = None, None
+            if self._failed.is_cuda:
+                torch.cuda.empty_cache()
         if self._compilation is not None:
             self._compilation.close()
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from rlz.lazy import Lazy
+from rlz.networks.products import product
 from rlz.networks.spec import mlp_layout
 
 if TYPE_CHECKING:
@@ -123,5 +124,5 @@ class Mlp:
         # Not addmm or baddbmm: a separate bias is fused with the activation by the compiler.
         if bf16:
             # Casts instead of torch.autocast: no setting of the thread decides what this function computes.
-            return torch.matmul(x.bfloat16(), weight.bfloat16()).to(x.dtype) + self._row(bias)
-        return torch.matmul(x, weight) + self._row(bias)
+            return product(x.bfloat16(), weight.bfloat16()).to(x.dtype) + self._row(bias)
+        return product(x, weight) + self._row(bias)

@@ -7,6 +7,7 @@ joint measurement then says how much less than that both reach together (caches,
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -103,10 +104,11 @@ def update_rate(profile: Profile, learning: Learning, device: str, threads: int)
     """Updates per second alone, and the executor; None where nothing was measured on the device.
 
     Other batch sizes lie between (or, beyond the largest, in proportion to) those that were measured. Where compiled
-    updates were measured at one size only, others gain as much from it.
+    updates were measured at one size only, others gain as much from it. Of launches of several lengths the fastest
+    counts.
     """
     precision = learning.precision_on(device, profile.hardware)
-    here = [rate for rate in profile.updates if rate.device == device and rate.precision == precision]
+    here = best_launches(rate for rate in profile.updates if rate.device == device and rate.precision == precision)
     eager = _at(here, "eager", learning.batch_size, threads)
     compiled = _at(here, "compiled", learning.batch_size, threads) if learning.compile else None
     if compiled is not None:
@@ -122,6 +124,14 @@ def update_rate(profile: Profile, learning: Learning, device: str, threads: int)
         if gain:
             return eager * gain[-1], "compiled"
     return None if eager is None else (eager, "eager")
+
+
+def best_launches(rates: Iterable[UpdateRate]) -> list[UpdateRate]:
+    """Of rates that differ in the length of a launch alone, the highest."""
+    best: dict[tuple[object, ...], UpdateRate] = {}
+    for rate in sorted(rates, key=lambda rate: rate.updates_per_s):
+        best[rate.device, rate.precision, rate.executor, rate.batch_size, rate.threads] = rate
+    return list(best.values())
 
 
 def _at(rates: list[UpdateRate], executor: str, batch_size: int, threads: int) -> float | None:

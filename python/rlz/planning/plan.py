@@ -15,7 +15,10 @@ from rlz.planning.profile_model import Figures
 if TYPE_CHECKING:
     from rlz.config import RunConfig
 
-CHOICES = ("samplers", "num_envs", "threads", "spin_count", "pin", "device", "publish_every", "batch_size")
+CHOICES = (
+    *("samplers", "num_envs", "threads", "spin_count", "pin", "device", "updates_per_launch", "publish_every"),
+    "batch_size",
+)
 """Options that a plan chooses; the batch size only where that is asked for (`--batch-size auto`), to begin with."""
 
 

@@ -12,6 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from rlz.learning.adaptation import KNEE, batch_sizes, knee
+from rlz.planning.hints import bf16_gains
 from rlz.planning.model import (
     DEFAULT_SPIN,
     Learning,
@@ -319,7 +320,8 @@ class _Planner:
             "threads": self._live_threads(setting) or (f"auto_{setting.threads}", self._why_threads(setting)),
             "spin_count": (setting.spin_count, self._why_spin(setting)),
             "pin": (setting.pinned, self._why_pin(setting)),
-            "publish_every": self._publish(rates),
+            "updates_per_launch": self._launch(setting),
+            "publish_every": self._publish(setting, rates),
         }
         if self.config.replay().plans_batch:
             found["batch_size"] = f"auto_{self.learning.batch_size}", self._why_batch_size()
@@ -447,8 +449,27 @@ class _Planner:
         rates = (update_rate(self.profile, self.learning, device, count) for count in self._threads(device))
         return max((rate[0] for rate in rates if rate is not None), default=None)
 
-    def _publish(self, rates: Rates) -> tuple[int, str]:
+    def _launch(self, setting: Setting) -> tuple[int | str, str]:
+        """Updates of a launch; within a given slack, since a longer one would not be granted."""
+        if setting.device == "cpu":
+            return 1, "the CPU makes one update after the other"
+        precision = self.learning.precision_on(setting.device, self.profile.hardware)
+        most = self.config.replay().slack or math.inf
+        size = (setting.device, precision, self.learning.batch_size)
+        found = [rate for rate in self.profile.updates if (rate.device, rate.precision, rate.batch_size) == size]
+        compiled = {rate.launch: rate.updates_per_s for rate in found if rate.executor == "compiled"}
+        eager = {rate.launch: rate.updates_per_s for rate in found if rate.executor == "eager"}
+        rates = {count: rate for count, rate in (compiled or eager).items() if count <= most}
+        if len(rates) < 2:
+            return "auto", "as many as keep the card busy; launches of several lengths were not measured"
+        best = min(count for count, rate in rates.items() if rate >= SAME * max(rates.values()))
+        text = ", ".join(f"{count}: {rate:,.0f}" for count, rate in sorted(rates.items()))
+        return best, f"updates/s alone by updates in a launch are {text}"
+
+    def _publish(self, setting: Setting, rates: Rates) -> tuple[int | str, str]:
         """As often as it costs little: the samplers' actor is then as new as it can be."""
+        if setting.device != "cpu":
+            return "auto", "after every launch, some hundred times a second at most, copied beside the updates"
         transport = self.profile.transport
         if transport is None:
             return 1, "after every update, so that the samplers' actor is as new as it can be"
@@ -470,6 +491,13 @@ class _Planner:
             "executor": self._executor(setting),
             "cores": self._cores(setting),
         }
+        gains = bf16_gains(self.profile)
+        if setting.device in gains and self.config.precision != "bf16":
+            gain, size = gains[setting.device]
+            facts["precision"] = (
+                f"bf16 was measured {gain:.1f} times as fast on {setting.device} (batch {size}): --precision bf16 is "
+                "the user's choice, since it changes the arithmetic"
+            )
         if setting.device.startswith("cuda"):
             facts["replay_device"] = {
                 "auto": "a copy of the replay buffer on the card where it fits, else pinned rows; the run says which",

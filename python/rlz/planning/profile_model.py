@@ -133,6 +133,7 @@ class UpdateRate(Figures):
     """Updates alone. `ready_s`: until the first three were done, compilation included where it was needed.
 
     `flops`, `state_bytes`: work of one (`rlz.planning.work`).
+    `launch`: updates that the device makes without the host.
     """
 
     device: str
@@ -145,6 +146,7 @@ class UpdateRate(Figures):
     ready_s: float
     flops: float = 0.0
     state_bytes: float = 0.0
+    launch: int = 1
 
 
 class Joint(Figures):

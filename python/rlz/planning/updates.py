@@ -23,12 +23,13 @@ from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
 from rlz.learning.auto_precision import auto_precision
-from rlz.learning.batches import Decoder
+from rlz.learning.batches import Batches, Decoder
 from rlz.learning.compiled import Compilation, Job, kinds_of, layouts
+from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.executors import EagerExecutor
 from rlz.learning.precision import capability
-from rlz.planning.products import Products, has, wait
+from rlz.planning.products import Products, has
 from rlz.planning.tasks import Task, run, threads_in_words
 from rlz.planning.work import Work, work_of_update
 
@@ -74,14 +75,17 @@ class Bench:
         main = []
         for executor in executors:
             main += [self._on_cpu(executor, precision, size, count) for count in self._threads]
-            main += [self._on_card(card, executor, found, size) for card, found in cards]
+            main += [self._on_card(card, executor, found, size, launch)
+                     for card, found in cards for launch in self._launches(card, size)]  # fmt: skip
         more = [self._on_cpu(executor, precision, batch, count)
                 for batch in BATCH_SIZES if batch != size for count in self._threads[-1:]
                 for executor in executors]  # fmt: skip
-        more += [self._on_card(card, "eager", found, batch)
+        more += [self._on_card(card, "eager", found, batch, self._launches(card, batch)[-1])
                  for card, found in cards for batch in BATCH_SIZES if batch != size]  # fmt: skip
         more += [self._on_cpu("eager", OTHER[precision], size, self._threads[-1])]
-        more += [self._on_card(card, "eager", OTHER[found], size) for card, found in cards if has(card, OTHER[found])]
+        more += [self._on_card(card, executor, OTHER[found], size, self._launches(card, size)[-1])
+                 for card, found in cards if has(card, OTHER[found])
+                 for executor in (executors if OTHER[found] == "bf16" else ["eager"])]  # fmt: skip
         products = self._products.tasks()
         # Where bf16 is emulated, its products tell so, before whole updates would.
         first = [*products, *main] if precision == "bf16" else [*main, *products]
@@ -140,45 +144,36 @@ class Bench:
     def _compilation(self, algorithm: Algorithm[Any], draw: "Draw") -> Compilation:
         key = repr(algorithm), draw.batch_size
         if key not in self._compilations:
-            job = Job(algorithm, layouts(draw("cpu").tensors()), "cpu", kinds_of(algorithm.cycle))
+            job = Job(algorithm, layouts(draw().tensors()), "cpu", kinds_of(algorithm.cycle))
             self._compilations[key] = Compilation(job)
         return self._compilations[key]
 
-    def _on_card(self, card: str, executor: str, precision: str, batch_size: int) -> Task:
-        """Updates of a whole engine, with CUDA graphs where they can be had."""
+    def _launches(self, card: str, batch_size: int) -> list[int]:
+        """Updates of a launch to measure: one, and as many as a run on the card would take by itself."""
+        options = {"device": card, "batch_size": batch_size, "mode": "async", "updates_per_launch": "auto"}
+        return sorted({1, self._config.model_copy(update=options).launch()})
+
+    def _on_card(self, card: str, executor: str, precision: str, batch_size: int, launch: int) -> Task:
+        """Updates of a whole engine as in a run: CUDA graphs, rows from a mirror or from pinned memory."""
 
         def work() -> dict[str, Any]:
             begin = time.perf_counter()
             torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
             try:
                 algorithm, draw = self._algorithm(precision), Draw(self._env_spec, batch_size)
-                device = torch.device(card)
-                initial = algorithm.init(torch.Generator().manual_seed(1))
-                state = type(initial)(*(tensor.to(device) for tensor in initial))
-                engine = Engine(
-                    *(algorithm, state),
-                    layout=layouts(draw(card).tensors()),
-                    device=device,
-                    seed=1,
-                    plan=EnginePlan(compile=executor == "compiled", threads=1, fixed=True, precision=precision),
-                    log=lambda line: say({"note": line}),
-                )
-                engine.start()
-
-                def update(*arguments: Any) -> None:
-                    engine.update(arguments[2], 3e-4)
-
+                updates = OnDevice(self._config, algorithm, draw, torch.device(card), executor, precision, launch)
                 try:
-                    found, ready = rate(update, algorithm, draw, self._seconds, begin, card)
-                    if engine.executor != executor:
-                        raise RlzError(f"the updates were {engine.executor}")
+                    found, ready = updates.rate(self._seconds, begin)
                 finally:
-                    engine.close()
+                    updates.close()
             finally:
                 torch.set_float32_matmul_precision("highest")
-            return self._rate(card, executor, precision, batch_size, 1, found, ready, self._work(algorithm, draw))
+            return self._rate(
+                card, executor, precision, batch_size, 1, found, ready, self._work(algorithm, draw), launch
+            )
 
-        return Task(f"updates on {card}, {executor}, {precision}, batch {batch_size}", work)
+        name = f"updates on {card}, {executor}, {precision}, batch {batch_size}, {launch} in a launch"
+        return Task(name, work)
 
     def _algorithm(self, precision: str) -> Algorithm[Any]:
         config = self._config
@@ -189,7 +184,7 @@ class Bench:
             state = algorithm.init(torch.Generator().manual_seed(1))
             noise = torch.zeros(algorithm.noise_shape(draw.batch_size))
             rate = torch.full((), 3e-4, dtype=torch.float64)
-            self._works[draw.batch_size] = work_of_update(algorithm, state, draw("cpu"), noise, rate)
+            self._works[draw.batch_size] = work_of_update(algorithm, state, draw(), noise, rate)
         return self._works[draw.batch_size]
 
     @staticmethod
@@ -202,14 +197,15 @@ class Bench:
         per_second: float,
         ready: float,
         work: Work,
+        launch: int = 1,
     ) -> dict[str, Any]:
         rates = {"updates_per_s": per_second, "frames_per_s": per_second * batch_size, "ready_s": ready}
         what = {"device": device, "executor": executor, "precision": precision, "batch_size": batch_size}
-        return {"update": {**what, "threads": threads, **rates, **work._asdict()}}
+        return {"update": {**what, "threads": threads, "launch": launch, **rates, **work._asdict()}}
 
 
 class Draw:
-    """Draws batches from a small buffer of random rows (values in [-1, 1]) to a device, as the learner does."""
+    """Draws batches from a small buffer of random rows (values in [-1, 1]), as the learner does."""
 
     def __init__(self, env_spec: EnvSpec, batch_size: int) -> None:
         self.batch_size = batch_size
@@ -222,33 +218,107 @@ class Draw:
                 values = np.full((ROWS, size), 0.99) if name == "discount" else rng.uniform(-1, 1, (ROWS, size))
                 rows[:, offset : offset + 4 * size] = values.astype(np.float32).view(np.uint8)
         replay.restore_rows(0, rows, np.zeros(ROWS, np.uint64), worker=1)
-        self._sampler = replay.sampler(seed=[1, 2, 3, 4])
-        self._decoder = Decoder(replay.fields)
+        self.replay = replay
+        self.sampler = replay.sampler(seed=[1, 2, 3, 4])
+        self.decoder = Decoder(replay.fields)
         self._rows = torch.empty(batch_size, replay.stride, dtype=torch.uint8)
 
-    def __call__(self, device: str) -> Batch:
-        """A batch."""
-        self._sampler.sample(self._rows.numpy())
-        return self._decoder(self._rows if device == "cpu" else self._rows.to(device))
+    def __call__(self) -> Batch:
+        """A batch on the CPU."""
+        self.sampler.sample(self._rows.numpy())
+        return self.decoder(self._rows)
 
 
-def rate(
-    update: Any, algorithm: Algorithm[Any], draw: Draw, seconds: float, begin: float, device: str = "cpu"
-) -> tuple[float, float]:
-    """Updates per second over a window, draws included; and the time from `begin` until three had warmed it up."""
-    initial = algorithm.init(torch.Generator().manual_seed(1))
-    state = type(initial)(*(tensor.to(device) for tensor in initial))
-    learning_rate = torch.full((), 3e-4, dtype=torch.float64, device=device)
-    failed = torch.zeros((), dtype=torch.int64, device=device)
-    noise = torch.empty(algorithm.noise_shape(draw.batch_size), device=device)
+class OnDevice:
+    """Updates of an engine with rows as in a run on a card: from a mirror, or drawn ahead into pinned memory.
+
+    Parameters
+    ----------
+    config : says whether there may be a mirror.
+    launch : updates of a launch, with a mirror.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        algorithm: Algorithm[Any],
+        draw: Draw,
+        device: torch.device,
+        executor: str,
+        precision: str,
+        launch: int,
+    ) -> None:
+        self._device, self._executor, self._launch = device, executor, launch
+        mirrored = config.replay_device != "host" and config.replay_refusal() is None
+        self._mirror = DeviceReplay(draw.replay, draw.decoder, device) if mirrored else None
+        self._batches = Batches(
+            *(draw.sampler, draw.decoder),
+            batch_size=draw.batch_size,
+            stride=draw.replay.stride,
+            device=device,
+            ahead=True,
+        )
+        initial = algorithm.init(torch.Generator().manual_seed(1))
+        self._engine = Engine(
+            *(algorithm, type(initial)(*(tensor.to(device) for tensor in initial))),
+            layout=layouts(draw().tensors()),
+            device=device,
+            seed=1,
+            plan=EnginePlan(executor == "compiled", threads=1, fixed=True, launch=launch, precision=precision),
+            log=lambda line: say({"note": line}),
+            replay=self._mirror,
+        )
+        self._engine.start()
+
+    def rate(self, seconds: float, begin: float) -> tuple[float, float]:
+        """Updates per second over a window, and the time from `begin` until the first were done.
+
+        Raises
+        ------
+        RlzError
+            The updates were not of the executor that was asked for.
+        """
+        for _ in range(WARM_UP):
+            self._run()
+        self._engine.check()
+        ready, start, updates = time.perf_counter() - begin, time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            updates += self._run()
+        self._engine.check()
+        found = updates / (time.perf_counter() - start)
+        if self._engine.executor != self._executor:
+            raise RlzError(f"the updates were {self._engine.executor}")
+        return found, ready
+
+    def close(self) -> None:
+        """End threads and helper."""
+        self._engine.close()
+        self._batches.close()
+
+    def _run(self) -> int:
+        if self._mirror is not None:
+            self._mirror.follow()
+            self._engine.launch(self._launch, 3e-4)
+            return self._launch
+        batch = self._batches.next(timeout=None)
+        assert batch is not None
+        self._engine.update(batch, 3e-4)
+        return 1
+
+
+def rate(update: Any, algorithm: Algorithm[Any], draw: Draw, seconds: float, begin: float) -> tuple[float, float]:
+    """Updates per second on the CPU over a window, draws included; and the time from `begin` until three were done."""
+    state = algorithm.init(torch.Generator().manual_seed(1))
+    learning_rate = torch.full((), 3e-4, dtype=torch.float64)
+    failed = torch.zeros((), dtype=torch.int64)
+    noise = torch.empty(algorithm.noise_shape(draw.batch_size))
     kinds: Iterator[str] = cycle(algorithm.cycle)
 
     def run(most: int, until: float) -> int:
         done = 0
         while done < most and time.perf_counter() < until:
-            update(state, failed, draw(device), noise.normal_(), learning_rate, next(kinds))
+            update(state, failed, draw(), noise.normal_(), learning_rate, next(kinds))
             done += 1
-        wait(device)
         return done
 
     run(WARM_UP, float("inf"))

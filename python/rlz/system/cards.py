@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlz.system.gpus import VISIBLE, nvidia_smi
+from rlz.system.gpus import VISIBLE, machine_cards, nvidia_smi
 
 REASONS = {
     "hw_thermal_slowdown": "it is too hot",
@@ -12,6 +12,10 @@ REASONS = {
     "hw_power_brake_slowdown": "its power supply asked for it",
 }
 """Why a card lowers its clock, by the end of nvidia-smi's name for it. Not its power limit, where busy cards belong."""
+
+
+GROUPS = ("clocks_event_reasons", "clocks_throttle_reasons")
+"""nvidia-smi's names of these fields, since driver 535 and before. An unknown name makes it answer nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,9 @@ def look_at_cards(devices: Sequence[str], own: set[int]) -> Cards:
 
     helpers = {child.pid for child in psutil.Process().children(recursive=True)}
     cards = ",".join(_of_driver(device) for device in devices)
-    query = ["temperature.gpu", *(f"clocks_throttle_reasons.{name}" for name in REASONS)]
     return Cards(
         users=foreign(_ask(cards, "--query-compute-apps=pid"), own | helpers),
-        slowed=slowed(_ask(cards, f"--query-gpu={','.join(query)}")),
+        slowed=next((slowed(text) for group in GROUPS if (text := _ask(cards, _reasons(group)))), ""),
     )
 
 
@@ -63,10 +66,17 @@ def slowed(text: str) -> str:
 
 
 def _of_driver(device: str) -> str:
-    """Torch's name of a card as nvidia-smi knows it: number or UUID."""
+    """Torch's name of a card as nvidia-smi knows it: number or UUID. A slice is asked by its card."""
     number = int(device.partition(":")[2] or 0)
     visible = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
-    return visible[number] if number < len(visible) else str(number)
+    name = visible[number] if number < len(visible) else str(number)
+    if name.startswith("MIG-"):
+        return next((str(card.number) for card in machine_cards() if card.uuid.startswith(name)), name)
+    return name
+
+
+def _reasons(group: str) -> str:
+    return f"--query-gpu={','.join(['temperature.gpu', *(f'{group}.{name}' for name in REASONS)])}"
 
 
 def _ask(cards: str, query: str) -> str:

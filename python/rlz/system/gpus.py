@@ -1,10 +1,11 @@
 """NVIDIA's cards that this process may use and the links between them, from nvidia-smi: no torch, no CUDA context."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -45,18 +46,27 @@ class Card(NamedTuple):
 
 def gpus() -> tuple[tuple[Gpu, ...], tuple[GpuLink, ...]]:
     """Cards in CUDA's order (cuda:0 first), and their links by that order. Takes an nvidia-smi call, or two."""
-    query = "--query-gpu=index,uuid,name,memory.total,compute_cap,driver_version"
-    cards = visible(parse_cards(nvidia_smi(query, "--format=csv,noheader,nounits")), os.environ.get(VISIBLE))
+    cards = visible(machine_cards(), os.environ.get(VISIBLE))
     links = parse_links(nvidia_smi("topo", "-m")) if len(cards) > 1 else ()
     return tuple(card.gpu for card in cards), links_between(cards, links)
+
+
+def machine_cards() -> list[Card]:
+    """Every card of the machine, and the slices (MIG) of those that are cut into some."""
+    for capability in ("compute_cap,", ""):  # drivers before 510 do not know it, and answer nothing at all
+        query = f"--query-gpu=index,uuid,name,memory.total,{capability}driver_version"
+        if cards := parse_cards(nvidia_smi(query, "--format=csv,noheader,nounits")):
+            break
+    wanted = os.environ.get(VISIBLE, "")
+    return cards + (parse_slices(nvidia_smi("-L"), cards) if "MIG-" in wanted else [])
 
 
 def visible(cards: Sequence[Card], wanted: str | None) -> list[Card]:
     """The cards that CUDA shows a process, in its order.
 
     As in CUDA's programming guide: indices, or UUIDs that may be cut short, up to the first entry that is none; a card
-    that is named twice leaves no card at all. A slice of a card (MIG-...) is not known here. CUDA counts the fastest
-    card first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, nvidia-smi by slot: the same where all cards are of one model.
+    that is named twice leaves no card at all. A slice of a card (MIG-...) is a card. CUDA counts the fastest card
+    first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, nvidia-smi by slot: the same where all cards are of one model.
 
     Parameters
     ----------
@@ -64,14 +74,14 @@ def visible(cards: Sequence[Card], wanted: str | None) -> list[Card]:
     wanted : CUDA_VISIBLE_DEVICES; None: not set.
     """
     if wanted is None:
-        return list(cards)
+        return [card for card in cards if not card.uuid.startswith("MIG-")]
     found: list[Card] = []
     for entry in (part.strip() for part in wanted.split(",")):
         named = [
             card
             for card in cards
-            if (entry.isdecimal() and card.number == int(entry))
-            or (entry.startswith("GPU-") and card.uuid.startswith(entry))
+            if (entry.isdecimal() and card.number == int(entry) and card.uuid.startswith("GPU-"))
+            or (entry.startswith(("GPU-", "MIG-")) and card.uuid.startswith(entry))
         ]
         if len(named) != 1:
             break
@@ -80,14 +90,37 @@ def visible(cards: Sequence[Card], wanted: str | None) -> list[Card]:
 
 
 def parse_cards(text: str) -> list[Card]:
-    """Read nvidia-smi's CSV (index, UUID, name, MiB, compute capability, driver); what does not fit is left out."""
+    """Read nvidia-smi's CSV: index, UUID, name, MiB, compute capability where it is known, driver.
+
+    What does not fit is left out.
+    """
     cards = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 6 and cells[0].isdecimal():
+        if len(cells) in (5, 6) and cells[0].isdecimal():
             mib = int(cells[3]) if cells[3].isdecimal() else 0  # [N/A] on cards that share the host's memory
-            cards.append(Card(int(cells[0]), cells[1], Gpu(cells[2], mib * 1024 * 1024, *cells[4:])))
+            number, uuid, name, driver = cells[0], cells[1], cells[2], cells[-1]
+            capability = cells[4] if len(cells) == 6 else ""
+            cards.append(Card(int(number), uuid, Gpu(name, mib * 1024 * 1024, capability, driver)))
     return cards
+
+
+SLICE = re.compile(r"MIG (\S*?(\d+)gb\S*)\s.*\(UUID: (MIG-[^)]+)\)")
+"""A line of `nvidia-smi -L`: profile, its memory in GiB, name of the slice."""
+
+
+def parse_slices(text: str, cards: Sequence[Card]) -> list[Card]:
+    """Slices from `nvidia-smi -L`, each with the number of the card above it and the memory of its profile."""
+    found: list[Card] = []
+    above: Card | None = None
+    for line in text.splitlines():
+        if line.startswith("GPU "):
+            above = next((card for card in cards if f"(UUID: {card.uuid})" in line), None)
+        elif (slice_ := SLICE.search(line)) is not None and above is not None:
+            profile, memory, uuid = slice_.groups()
+            gpu = replace(above.gpu, name=f"{above.gpu.name} MIG {profile}", memory=int(memory) * 2**30)
+            found.append(Card(above.number, uuid, gpu))
+    return found
 
 
 def parse_links(text: str) -> tuple[GpuLink, ...]:

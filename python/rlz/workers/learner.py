@@ -22,14 +22,15 @@ from rlz.algorithms.base import Batch
 from rlz.algorithms.settings import ReplaySettings
 from rlz.algorithms.source import make_algorithm
 from rlz.config.seeds import Role, stream
-from rlz.errors import CheckpointError, DeviceError, NonFiniteError, WaitTimeoutError, in_one_line
+from rlz.errors import CheckpointError, NonFiniteError, WaitTimeoutError, in_one_line
 from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts
 from rlz.learning.batches import Batches, Decoder
 from rlz.learning.compiled import Layout, layouts
-from rlz.learning.device_choice import fastest_device
+from rlz.learning.device_choice import fastest_device, find_device
 from rlz.learning.device_replay import DeviceReplay, choose
 from rlz.learning.engine import Engine, EnginePlan
-from rlz.learning.memory import out_of_memory
+from rlz.learning.graphs import orders
+from rlz.learning.memory import HELPER_BYTES, engine_bytes, largest_batch, out_of_memory
 from rlz.learning.precision import check_resumed, use_precision
 from rlz.learning.publication import Interval, Publication
 from rlz.learning.saving import Background
@@ -55,9 +56,6 @@ SLICE_S = 0.5
 
 ADAPT_S = 0.02
 """Seconds between looks at the counts in throughput mode."""
-
-BATCH_SHARE = 8
-"""Batches may take one part in so many of the memory that is free when the run starts."""
 
 OPEN_WINDOWS_S = 1.0
 """Longest wait for the samplers' last rows; one that was killed leaves its own for good."""
@@ -95,7 +93,7 @@ class Learner:
         self._settings = algorithm.settings
         self._algorithm = algorithm.in_precision(config.precision)
         decoder = Decoder(streams.replay.fields)
-        devices = [find_device(name) for name in config.learner_devices()]
+        devices = [find_device(name, notice) for name in config.learner_devices()]
         if config.learner_devices() == ("auto",) and devices[0].type == "cuda" and not serial:
             devices = [self._measure_devices(decoder)]
         self._device = devices[0]
@@ -412,10 +410,19 @@ class Learner:
             free = torch.cuda.mem_get_info(self._device)[0]
         else:
             free = min((limit.available for limit in limits()), default=2**40)
-        # What is kept for the way back, and what the products make of it beside.
-        kept = self._algorithm.memory(1) - self._algorithm.memory(0)
-        row = self._streams.replay.stride + 4 * kept
-        return min(free // BATCH_SHARE // row, self._data.capacity)
+        sizes = len(batch_sizes(self._data.capacity))
+        card = self._device.type == "cuda"
+        found = largest_batch(free, self._row_work(), card=card, graphs=self._graphs(), sizes=sizes)
+        return min(found, self._data.capacity)
+
+    def _row_work(self) -> int:
+        """Bytes for each row of a batch: what is kept for the way back, and what the products make of it beside."""
+        return self._streams.replay.stride + 4 * (self._algorithm.memory(1) - self._algorithm.memory(0))
+
+    def _graphs(self) -> int:
+        """Graphs of each engine on a card."""
+        cycle = self._algorithm.cycle
+        return len(orders(cycle, 1) | orders(cycle, self._config.launch()))
 
     # -- publication, metrics, checkpoints -------------------------------------------------------------------------
 
@@ -551,13 +558,16 @@ class Learner:
     def _measure_devices(self, decoder: Decoder) -> torch.device:
         config = self._config
         batch = decoder(torch.zeros(self._data.batch, self._streams.replay.stride, dtype=torch.uint8))
-        graphs = config.replay_device != "host" and config.replay_refusal() is None
-        return fastest_device(self._algorithm, batch, graphs=graphs, log=notice)
+        return fastest_device(self._algorithm, batch, precision=config.precision, launch=config.launch(), log=notice)
 
     def _make_mirror(self, decoder: Decoder) -> DeviceReplay | None:
         """The replay buffer on the device, where `--replay-device` and the device's memory say so."""
         config, replay = self._config, self._streams.replay
-        wanted, line = choose(config.replay_device, replay, self._device, refused=config.replay_refusal())
+        reserved = engine_bytes(self._data.batch, self._row_work(), self._graphs())
+        reserved += HELPER_BYTES if config.compile else 0
+        wanted, line = choose(
+            config.replay_device, replay, self._device, refused=config.replay_refusal(), reserved=reserved
+        )
         if self._device.type == "cuda" or config.replay_device != "auto":
             notice(line)
         return DeviceReplay(replay, decoder, self._device) if wanted else None
@@ -596,32 +606,6 @@ class Learner:
     def _seed(self, role: Role) -> int:
         sequence = stream(self._config.seed, role, worker=self._spec.index, incarnation=self._spec.incarnation)
         return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def find_device(name: str) -> torch.device:
-    """Torch device of `--device`; for auto CUDA where there is a card (`fastest_device` then measures both).
-
-    Raises
-    ------
-    DeviceError
-        The device does not exist here.
-    """
-    if name == "cpu":
-        return torch.device("cpu")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        return torch.device("cuda:0" if count else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DeviceError(f"--device {name}: not a device; use auto, cpu, cuda or cuda:N") from None
-    if device.type != "cuda":
-        raise DeviceError(f"--device {name}: use auto, cpu, cuda or cuda:N")
-    index = device.index or 0
-    if index >= count:
-        found = "no CUDA device" if count == 0 else f"cuda:0 to cuda:{count - 1}"
-        raise DeviceError(f"--device {name}: torch finds {found} here; use --device auto or cpu")
-    return torch.device("cuda", index)
 
 
 def _slice(timeout: float | None) -> float:
