@@ -7,12 +7,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlz.acting import EpsilonGreedy
+    from rlz.algorithms.base import Algorithm, Batch
+    from rlz.algorithms.settings import MlpSettings, ReplaySettings, Settings
+    from rlz.algorithms.torch_algorithm import TorchAlgorithm
     from rlz.config import RunConfig
+    from rlz.options import option
     from rlz.policy import load
 
-__all__ = ["EpsilonGreedy", "RunConfig", "__version__", "load"]
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "EpsilonGreedy",
+    "MlpSettings",
+    "ReplaySettings",
+    "RunConfig",
+    "Settings",
+    "TorchAlgorithm",
+    "__version__",
+    "load",
+    "option",
+]
 
-_HOME = {"EpsilonGreedy": "rlz.acting", "RunConfig": "rlz.config", "load": "rlz.policy"}
+_HOME = {
+    **dict.fromkeys(("Algorithm", "Batch"), "rlz.algorithms.base"),
+    "EpsilonGreedy": "rlz.acting",
+    **dict.fromkeys(("MlpSettings", "ReplaySettings", "Settings"), "rlz.algorithms.settings"),
+    "TorchAlgorithm": "rlz.algorithms.torch_algorithm",
+    "RunConfig": "rlz.config",
+    "load": "rlz.policy",
+    "option": "rlz.options",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,17 +1,28 @@
-"""Where an algorithm comes from, and what is asked of it before a run: settings and answers. Imports no torch.
+"""Where an algorithm comes from, and what is asked of it before a run: its settings and its answers.
 
-A further algorithm of rlz is one file, one entry here, and one TOML of presets.
+rlz's own algorithms answer without torch. A user's file may import what it likes, so it is asked by a short child
+process (`describe.py`), and what it answers is kept in a cache. A further algorithm of rlz is one file, one entry here,
+and one TOML of presets.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from rlz.algorithms.answers import Answers
 from rlz.errors import ConfigError
+from rlz.references import PICKLE, load
+from rlz.system.files import replace_file
+from rlz.system.user_cache import drop_oldest, user_cache
 
 if TYPE_CHECKING:
     from rlz.algorithms.base import Algorithm
@@ -23,33 +34,126 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
 )
 """Module and class of each algorithm by its name."""
 
+CACHE_ENTRIES = 256
+"""Answers that are kept; some kB each."""
 
-def is_file(algo: str) -> bool:
-    """The name is that of a user's own: file.py:Class."""
-    return ".py:" in algo
+
+def is_own(algo: str) -> bool:
+    """The algorithm is a user's: file.py:Class, module:Class, or a class that was given to `rlz.train`."""
+    return ":" in algo
 
 
 def algorithm_type(algo: str) -> type[Algorithm[Any]]:
-    """Import the class of an algorithm. Raises ConfigError where there is none."""
-    module, _, name = BUILT_IN.get(algo, "").partition(":")
-    if not module:
-        raise ConfigError(f"Unknown algorithm {algo!r}. Algorithms: {', '.join(BUILT_IN)}.")
-    found: type[Algorithm[Any]] = getattr(import_module(module), name)
+    """Import the class of an algorithm.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or it is no algorithm.
+    """
+    if not is_own(algo):
+        if algo not in BUILT_IN:
+            raise ConfigError(f"Unknown algorithm {algo!r}. Algorithms: {', '.join(BUILT_IN)}.")
+        module, _, name = BUILT_IN[algo].partition(":")
+        built_in: type[Algorithm[Any]] = getattr(import_module(module), name)
+        return built_in
+    from rlz.algorithms.base import Algorithm
+
+    found = load(algo)
+    if not isinstance(found, type) or not issubclass(found, Algorithm):
+        raise ConfigError(
+            f"{shown(algo)} is no algorithm. A class of your own derives from rlz.TorchAlgorithm (modules, optimisers "
+            "and learn(batch)) or from rlz.Algorithm (a pure update)."
+        )
     return found
 
 
 @cache
 def settings_type(algo: str) -> type[Settings]:
-    """The class of an algorithm's settings."""
-    return algorithm_type(algo).Settings
+    """The class of an algorithm's settings. Of a user's own where torch is not loaded: one with the same options."""
+    if not is_own(algo) or "torch" in sys.modules:
+        return algorithm_type(algo).Settings
+    from rlz.algorithms.described import settings_class
+
+    return settings_class(_asked(algo, "settings", {}))
 
 
 def settings_of(algo: str, values: Mapping[str, Any]) -> Settings:
-    """The settings among the values of a run."""
-    kind = settings_type(algo)
+    """The settings among the values of a run, by the algorithm's own class."""
+    kind = algorithm_type(algo).Settings
     return kind.model_validate({name: value for name, value in values.items() if name in kind.model_fields})
 
 
 def make_algorithm(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Algorithm[Any]:
     """The algorithm with the settings among the values of a run."""
     return algorithm_type(algo)(settings_of(algo, values), env_spec)
+
+
+def answers_of(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Answers:
+    """What an algorithm answers for an environment.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be made, or raises; with the user's traceback.
+    """
+    if not is_own(algo):
+        return make_algorithm(algo, values, env_spec).answers()
+    names = settings_type(algo).model_fields
+    own = {name: value for name, value in values.items() if name in names}
+    return Answers.from_json(_asked(algo, "answers", {"values": own, "env_spec": env_spec.to_json()}))
+
+
+def absolute(algo: str) -> str:
+    """The same algorithm, wherever the process works: the path of a file is absolute."""
+    where, _, name = algo.rpartition(":")
+    return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else algo
+
+
+def shown(algo: str) -> str:
+    """The name of an algorithm for people, and for the names of run folders."""
+    return "own" if algo.startswith(PICKLE) else algo
+
+
+def short(algo: str) -> str:
+    """A name that can be part of a file's name: sac, MyDqn."""
+    return shown(algo).rpartition(":")[2] or algo
+
+
+def _asked(algo: str, what: Literal["settings", "answers"], question: Mapping[str, Any]) -> Any:
+    """Ask a user's class in a child process, unless it was asked the same before."""
+    text = json.dumps({"algo": algo, "what": what, **question}, sort_keys=True)
+    kept = user_cache("algorithms") / f"{_digest(algo, text)}.json"
+    try:
+        return json.loads(kept.read_text())
+    except (OSError, ValueError):
+        pass
+    command = [sys.executable, "-m", "rlz.algorithms.describe"]
+    path = [entry or str(Path.cwd()) for entry in sys.path]
+    done = subprocess.run(command, input=json.dumps({"path": path, "question": text}), capture_output=True, text=True)
+    try:
+        found = json.loads(done.stdout.strip().rpartition("\n")[2] or "{}")
+    except ValueError:
+        found = {}
+    if "error" in found:
+        raise ConfigError(found["error"])
+    if "answer" not in found:
+        last = (done.stderr.strip() or f"it ended with status {done.returncode}").splitlines()[-1]
+        raise ConfigError(f"{shown(algo)} could not be asked what it is: {last}")
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        drop_oldest(kept.parent, "*.json", CACHE_ENTRIES)
+        replace_file(kept, json.dumps(found["answer"]).encode())
+    except OSError:
+        pass  # asked again next time
+    return found["answer"]
+
+
+def _digest(algo: str, text: str) -> str:
+    """Of the question, the user's file and rlz itself: what is kept holds for these alone."""
+    digest = hashlib.sha256(text.encode())
+    file = Path(algo.rpartition(":")[0])
+    own = [file] if file.suffix == ".py" and file.is_file() else []
+    for source in (*own, *sorted(Path(__file__).parents[1].glob("a*/*.py"))):
+        digest.update(source.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlz.algorithms.source import BUILT_IN, is_file
+from rlz.algorithms.source import BUILT_IN, is_own
 from rlz.cli.options import given, run_parameters
 from rlz.config import Resolved, resolve_with_origins
 from rlz.errors import CheckpointError, UsageError
@@ -92,7 +92,7 @@ _DEFAULTS = {"algo": None, "config": None, "resume": None, "print_config": False
 def command(arguments: Sequence[str]) -> typer.Typer:
     """The command as it is for these arguments: its options are those of the algorithm that they name."""
     first = next(iter(arguments), "-")
-    algo = first if first in BUILT_IN or is_file(first) else None
+    algo = first if first in BUILT_IN or is_own(first) else None
     # Typer reads a signature: ours names every option of a run, so that help, parsing and checking share one source.
     own = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=annotation)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from rlz.algorithms.answers import Answers, Replay
-from rlz.algorithms.source import make_algorithm, settings_type
+from rlz.algorithms.source import answers_of, settings_type
 from rlz.config.schema import RunConfig
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run_config(values: Mapping[str, Any] | None = None, /, **more: Any) -> RunCo
 
 def ask(config: RunConfig, env_spec: EnvSpec) -> Answers:
     """What the algorithm of a run answers for an environment."""
-    return make_algorithm(config.algo, config.model_dump(), env_spec).answers()
+    return answers_of(config.algo, config.model_dump(), env_spec)
 
 
 def read_config(source: str | Path) -> RunConfig:

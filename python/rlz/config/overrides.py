@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rlz.algorithms.source import BUILT_IN, is_file
+from rlz.algorithms.source import BUILT_IN, absolute, is_own
 from rlz.config.model import config_type
 from rlz.config.names import close, either, flag, hint
 from rlz.config.presets import presets
@@ -119,9 +119,12 @@ def _merged(lower: Any, upper: Any) -> Any:
 def _algorithm(algo: str | None, filed: dict[str, Any], config_file: Path | None) -> str:
     known = tuple(BUILT_IN)
     name = algo if algo is not None else filed.get("algo")
+    name, filed = (absolute(name) if isinstance(name, str) else name), {**filed}
+    if "algo" in filed:
+        filed["algo"] = absolute(str(filed["algo"]))
     if name is None:
         raise UsageError(f"Which algorithm? It comes first, for instance: rlz train {known[0]} --env Ant-v4")
-    if name not in known and not is_file(str(name)):
+    if name not in known and not is_own(str(name)):
         what = f"Unknown algorithm {name!r}."
         matches = close(str(name), known)
         if matches:
@@ -154,7 +157,7 @@ def read_toml(source: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin} is not TOML: {error}.{_looks_like(str(text))}") from error
     known = list(known_options())
-    unknown = [key for key in data if key not in known] if not is_file(str(data.get("algo", ""))) else []
+    unknown = [key for key in data if key not in known] if not is_own(str(data.get("algo", ""))) else []
     if unknown and len(unknown) == len(data):
         first = hint(unknown[0], known, as_option=False)
         raise ConfigError(

@@ -32,6 +32,9 @@ DTYPES = {
 }
 """Field types of the transport in torch."""
 
+KEPT = torch.float32, torch.int64
+"""Types that a batch keeps: what networks compute in, and indices of choices."""
+
 AHEAD = 2
 """Batches that the prefetch thread keeps ready."""
 
@@ -52,7 +55,7 @@ class Decoder:
     @property
     def copies(self) -> bool:
         """Some field is cast, so a batch is not views of its rows alone."""
-        return any(dtype != torch.float32 for dtype, _, _ in self._fields)
+        return any(dtype not in KEPT for dtype, _, _ in self._fields)
 
     def __call__(self, rows: Tensor, weight: Tensor | None = None) -> Batch:
         """Rows [batch, stride] uint8 (and importance weights) -> batch, on the same device."""
@@ -64,7 +67,7 @@ class Decoder:
         column = rows[:, offset : offset + math.prod(shape) * dtype.itemsize].view(dtype)
         if not shape:
             column = column[:, 0]
-        return column if dtype == torch.float32 else column.to(torch.float32)
+        return column if dtype in KEPT else column.to(torch.float32)
 
 
 class Slot:

@@ -146,6 +146,11 @@ class Engine:
         return self._compilation is None and self._tuner.settled
 
     @property
+    def done(self) -> int:
+        """Updates that are sound so far."""
+        return int(self._state.updates)
+
+    @property
     def staleness(self) -> int:
         """Updates by which the actor that the newest update of the critics saw was behind: none on one device."""
         return 0
@@ -267,6 +272,10 @@ class Engine:
         """The whole state after every update so far; its tensors are valid until the next one. Raises as `check`."""
         self.check()
         return self._state
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state by name. Raises as `check`."""
+        return self._algorithm.state_dict(self.settle())
 
     def actor_parameters(self) -> Tensor:
         """Newest flat actor; valid until the next update."""

@@ -222,6 +222,15 @@ class TwoDevices:
         self._meeting.take(newest.left, [newest.newest])
         return newest.newest
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The whole state by name."""
+        return self._algorithm.state_dict(self.settle())
+
+    @property
+    def done(self) -> int:
+        """Updates of the critics so far."""
+        return self._critic.done
+
     def failure(self, batch: Batch | None) -> dict[str, Tensor]:
         """Everything that the last update was made from, by name."""
         return self._critic.failure(batch) | {

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from rlz.algorithms.source import short
 from rlz.errors import CheckpointError, ConfigError
 from rlz.system.files import replace_file
 
@@ -83,7 +84,7 @@ def default_name(config: "RunConfig", now: float | None = None) -> str:
     """Return `<algo>__<env>__s<seed>__<time>`, the time local and to the second."""
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env)
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{config.algo}__{env}__s{config.seed}__{when}"
+    return f"{short(config.algo)}__{env}__s{config.seed}__{when}"
 
 
 def runs_folder(config: "RunConfig") -> Path:

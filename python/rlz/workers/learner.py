@@ -34,7 +34,8 @@ from rlz.learning.memory import HELPER_BYTES, engine_bytes, largest_batch, out_o
 from rlz.learning.precision import check_resumed, use_precision
 from rlz.learning.publication import Interval, Publication
 from rlz.learning.saving import Background
-from rlz.learning.two_devices import Exchange, TwoDevices
+from rlz.learning.trainer import Place, Trainer, learned
+from rlz.learning.two_devices import Exchange
 from rlz.records.checkpoint import Checkpoint, Checkpointer, read_checkpoint
 from rlz.records.priorities import Priorities, restore_priorities
 from rlz.records.replay_files import check_rows
@@ -92,6 +93,7 @@ class Learner:
         assert isinstance(algorithm.settings, ReplaySettings)
         self._settings = algorithm.settings
         self._algorithm = algorithm.in_precision(config.precision)
+        self._metrics = tuple(streams.stats.names[len(Stat) :])
         decoder = Decoder(streams.replay.fields)
         devices = [find_device(name, notice) for name in config.learner_devices()]
         if config.learner_devices() == ("auto",) and devices[0].type == "cuda" and not serial:
@@ -100,9 +102,7 @@ class Learner:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # events and streams without a device are those of the current one
         self._precision = use_precision(config.precision, devices, serial=serial)
-        network = torch.Generator().manual_seed(self._seed(Role.NETWORK))
-        initial = self._algorithm.init(network)
-        self._state = type(initial)(*(tensor.to(self._device) for tensor in initial))
+        self._learned = learned(self._algorithm, self._device, self._seed(Role.NETWORK), self._metrics)
         saved = None if spec.resume is None else read_checkpoint(Path(spec.resume))
         if saved is not None:
             check_resumed(self._precision, saved.extra.get("precision"))
@@ -153,7 +153,7 @@ class Learner:
         self._engine.start()
         if self._adaptation is not None:
             self._streams.limiter.set_active_lanes(self._adaptation.chosen.envs)
-        for index in range(len(self._algorithm.metrics)):
+        for index in range(len(self._metrics)):
             self._stats.set(metric(index), math.nan)
         self._flushed_at = self._saved_at = time.monotonic()
         self._stats.set(Stat.THREADS, float(self._engine.threads))
@@ -207,11 +207,11 @@ class Learner:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Networks, optimisers and counters by name: views, valid until the next update."""
-        return self._algorithm.state_dict(self._engine.settle())
+        return self._engine.state_dict()
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Load what `state_dict` gave. Raises CheckpointError naming what does not fit."""
-        self._algorithm.load_state_dict(self._state, tensors)
+        self._learned.load_state_dict(tensors)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -501,7 +501,7 @@ class Learner:
             where = f"the batch and the state are in {path}"
         except OSError as problem:
             where = f"the batch could not be written to {path}: {problem.strerror}"
-        return NonFiniteError(f"update {int(self._state.updates) + 1}: {error}; {where}")
+        return NonFiniteError(f"update {self._engine.done + 1}: {error}; {where}")
 
     def _make_batches(self, batch_size: int) -> Batches:
         return Batches(
@@ -519,7 +519,7 @@ class Learner:
         weight = torch.zeros(batch_size, device=self._device) if self._data.priority is not None else None
         return layouts(self._decoder(blank, weight).tensors())
 
-    def _make_engine(self, batch_size: int) -> Engine | TwoDevices:
+    def _make_engine(self, batch_size: int) -> Trainer:
         config, layout = self._config, self._layout(batch_size)
         plan = EnginePlan(
             config.compile,
@@ -535,25 +535,9 @@ class Learner:
         def log(line: str) -> None:
             notice(f"batch size {batch_size}: {line}" if self._data.adapts else line)
 
-        if config.devices is None:
-            return Engine(
-                *(self._algorithm, self._state),
-                layout=layout,
-                device=self._device,
-                seed=seed,
-                plan=plan,
-                log=log,
-                replay=self._mirror,
-            )
-        return TwoDevices(
-            *(self._algorithm, self._state),
-            layout=layout,
-            devices=(self._device, find_device(config.devices[1])),
-            seed=seed,
-            plan=plan,
-            log=notice,
-            exchange=Exchange(config.exchange_every, config.staleness()),
-        )
+        devices = (self._device, *(find_device(name) for name in (config.devices or ())[1:]))
+        exchange = Exchange(config.exchange_every, config.staleness())
+        return self._learned.trainer(Place(layout, devices, exchange, seed, plan, log, self._mirror))
 
     def _measure_devices(self, decoder: Decoder) -> torch.device:
         config = self._config
