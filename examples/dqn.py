@@ -1,6 +1,6 @@
 """DQN (Mnih et al. 2015) as one would write it in a single file: modules, an optimiser, one `learn`.
 
-    rlz train examples/dqn.py:Dqn --env CartPole-v1 --double
+rlz train examples/dqn.py:Dqn --env CartPole-v1 --double
 """
 
 import torch
@@ -20,7 +20,9 @@ class Net(nn.Module):
     def __init__(self, spaces):
         super().__init__()
         (actions,) = spaces.action_choices
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(spaces.obs_dim, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Flatten(), nn.Linear(spaces.obs_dim, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()
+        )
         self.values = nn.Linear(128, actions)
 
     def forward(self, obs: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ def answers_of(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Answe
     ConfigError
         It cannot be made, or raises; with the user's traceback.
     """
-    if not is_own(algo):
+    if not is_own(algo) or "torch" in sys.modules:
         return make_algorithm(algo, values, env_spec).answers()
     names = settings_type(algo).model_fields
     own = {name: value for name, value in values.items() if name in names}
