@@ -53,7 +53,7 @@ def test_row_schema_and_sizes() -> None:
 
 
 def test_json_round_trip_is_exact() -> None:
-    low = np.float32([0.1, -np.finfo(np.float32).max])
+    low = np.float32([0.1, -1e14])
     spec = spec_of(BOX, spaces.Box(low, np.float32([0.3, 1e-45]), dtype=np.float32))
     again = EnvSpec.from_json(json.loads(json.dumps(spec.to_json())))
     assert again == spec

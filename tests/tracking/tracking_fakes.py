@@ -25,7 +25,8 @@ class FakeBoard:
 
     def events(self, slot: int, since: int) -> tuple[int, np.ndarray]:
         ring = self.rings[slot]
-        return len(ring), np.array(ring[since:], np.float64).reshape(-1, 12)
+        events = np.array(ring[since:], np.float64).reshape(-1, 12)
+        return len(ring), np.pad(events, ((0, 0), (0, 1)), constant_values=np.nan)  # no success was told
 
     def push(self, slot: int, *values: float) -> None:
         self.rings[slot].append([*values, *[0.0] * (12 - len(values))])

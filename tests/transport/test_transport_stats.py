@@ -36,8 +36,8 @@ def test_a_row_writes_its_slot_only() -> None:
 def test_events_are_padded() -> None:
     board = make()
     row = StatsRow(board, 2)
-    row.push_event((-5.0, 200.0, 1_000))
-    row.push_event(range(EVENT_WIDTH))
+    row.push_event((-5.0, 200.0, 1_000), ())
+    row.push_event(range(EVENT_WIDTH), ())
     following, events = board.events(2, 0)
     assert following == 2
     assert events[0].tolist() == [-5.0, 200.0, 1_000.0, *[0.0] * (EVENT_WIDTH - 3)]

@@ -18,6 +18,10 @@ Field = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape) of a replay row's field, as `rlz._native` takes it."""
 
 
+LARGEST_BOUND = 1e15
+"""Half of an action's range from which on its bounds stand for none."""
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """Spaces of an environment.
@@ -167,6 +171,20 @@ def _observation(env_id: str, space: object) -> "gymnasium.spaces.Box":
     return space
 
 
+def _check_size(has: str, low: NDArray[Any], high: NDArray[Any], dtype: "np.dtype[Any]") -> None:
+    """Refuse bounds that stand for none: rlz spreads its actions over all of a range."""
+    with np.errstate(over="ignore"):
+        half = high / 2 - low / 2
+    none = np.flatnonzero(half >= min(LARGEST_BOUND, float(np.finfo(dtype).max) / 2))
+    if none.size:
+        at = int(none[0])
+        raise EnvError(
+            f"{has}: component {at} goes from {low[at]:g} to {high[at]:g}, which is as good as no bound, and rlz "
+            "spreads its actions over the whole range. A wrapper of your own (--wrapper) can state the range that is "
+            "meant."
+        )
+
+
 def _bounds(env_id: str, space: object) -> tuple[NDArray[Any], NDArray[Any], "np.dtype[Any]"]:
     """First and last value of each component of an action, in the action's shape, and the dtype of an action."""
     from gymnasium import spaces
@@ -201,4 +219,5 @@ def _bounds(env_id: str, space: object) -> tuple[NDArray[Any], NDArray[Any], "np
             f"{has}: component {bad[0]} goes from {low.reshape(-1)[bad[0]]} to {high.reshape(-1)[bad[0]]}. Finite "
             "bounds are needed; a wrapper of your own (--wrapper) can give some."
         )
+    _check_size(has, low.reshape(-1), high.reshape(-1), dtype)
     return low, high, dtype

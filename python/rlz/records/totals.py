@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from rlz.runtime.graph import Node, plan
-from rlz.transport.stats import EPISODE_WINDOW, EVENT_WIDTH, TOTALS, LaneCounts, Stat
+from rlz.transport.stats import EPISODE_WINDOW, EVENT_WIDTH, TOTALS, LaneCounts, Stat, at_end_names
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -73,7 +73,7 @@ class Totals(BaseModel):
 
         What a worker counted that the run does not have any more goes to the first one of its role.
         """
-        nodes = plan(config)
+        nodes, width = plan(config), EVENT_WIDTH + len(at_end_names(config.log_info))
         for name, worker in self.workers.items():
             node = _successor(name, nodes)
             if node is None:
@@ -82,7 +82,7 @@ class Totals(BaseModel):
                 if (stat := Stat.__members__.get(counter.upper())) in TOTALS:
                     streams.stats.add(node.slot, stat, value)
             for episode in worker.episodes:
-                streams.stats.push_event(node.slot, (episode + [0.0] * EVENT_WIDTH)[:EVENT_WIDTH])
+                streams.stats.push_event(node.slot, (episode + [math.nan] * width)[:width])
         board = streams.stats.read()
         committed = streams.replay.committed()
         for node in nodes:

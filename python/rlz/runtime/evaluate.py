@@ -1,5 +1,6 @@
 """`rlz eval`: score a policy of a run with the code that scores it during training; make a video."""
 
+import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -82,10 +83,13 @@ def evaluate(
 
 
 def _report(policy: Any, result: "Evaluation", seeds: str) -> str:
+    (rate,) = result.means_at_end
+    success = "" if math.isnan(rate) else f"success {100 * rate:.0f} % of the episodes\n"
     low, high, count = min(result.returns), max(result.returns), len(result.returns)
     return (
         f"{policy.spec.env_id}: version {policy.version:,} of {policy.env_steps:,} env steps ({policy.path})\n"
         f"return  {result.mean:.2f} +- {result.std:.2f} over {count} episodes, from {low:.2f} to {high:.2f}\n"
         f"length  {result.mean_length:.1f} +- {result.std_length:.1f} env steps\n"
+        f"{success}"
         f"starts  {SEEDS[seeds]}"
     )

@@ -35,6 +35,7 @@ FIXED = (
         "env_kwargs",
         "wrapper",
         "max_episode_steps",
+        "log_info",
         "obs_dtype",
         "seed",
         "gamma",
@@ -187,7 +188,7 @@ def _go_on_after(history: History, streams: "Streams", config: "RunConfig") -> N
     for node in plan(config):
         if node.role == "evaluator" and history.evaluations:
             streams.stats.set(node.slot, Stat.EVALUATIONS, float(len(history.evaluations)))
-            streams.stats.push_event(node.slot, history.evaluations[-1].event())
+            streams.stats.push_event(node.slot, history.evaluations[-1].event(config.log_info))
 
 
 def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunConfig":

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rlz.algorithms.answers import Replay
 from rlz.errors import CheckpointError
 from rlz.planning.needs import check_memory
 from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems, runs_folder
@@ -69,7 +70,7 @@ def train(
     notes = list(notes)
     parent = runs_folder(config)  # absolute before the first line of an environment runs, which may change the folder
     env_spec = envs.inspect_env(config, on_note=notes.append)
-    notes += start_notes(env_spec)
+    notes += start_notes(env_spec) + _learning_notes(config)
     check_memory(config, env_spec)
     with orphans_come_here(), private_files(), closing(make_streams(config, env_spec)) as streams:
         run_dir = create_run_directory(config, parent)
@@ -80,6 +81,19 @@ def train(
             except BaseException:
                 run_dir.discard()
                 raise
+
+
+def _learning_notes(config: "RunConfig") -> list[str]:
+    """What to say of a run that ends before its first update; nothing of any other."""
+    data, total = config.data(), config.total_timesteps
+    left = max(0, total - data.starts)
+    ratio = data.ratio if isinstance(data, Replay) else None
+    if left if ratio is None else left * ratio[0] // ratio[1]:
+        return []
+    return [
+        f"NOTHING WILL BE LEARNED: updates begin after --learning-starts {data.starts:,} env steps, and the run has "
+        f"{total:,}. Give a larger -n, or for a short try --learning-starts {total // 2}"
+    ]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import contextlib
 import math
 import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -138,7 +139,7 @@ def plain_line(snapshot: Snapshot) -> Text:
         f"{snapshot.env_steps:>9,}/{snapshot.total_timesteps:,}",
         f"{snapshot.env_steps_per_s:,.0f} env steps/s",
         f"{snapshot.updates_per_s:,.0f} updates/s",
-        f"return {number(snapshot.return_mean)}",
+        f"return {number(snapshot.return_mean)}{success(snapshot.at_end)}",
         f"ratio {ratio(snapshot.replay_ratio)}",
         f"lag {number(snapshot.policy_lag)}",
         f"ETA {clock(snapshot.eta_s)}",
@@ -150,7 +151,7 @@ def evaluation_line(evaluation: Evaluation) -> Text:
     """One evaluation in words."""
     text = Text(
         f"evaluation at {evaluation.env_steps:,} env steps: return {evaluation.return_mean:,.2f}"
-        f" +- {evaluation.return_std:,.2f} over {evaluation.episodes} episodes"
+        f" +- {evaluation.return_std:,.2f} over {evaluation.episodes} episodes{success(evaluation.at_end)}"
     )
     if evaluation.best:
         text.append("  best so far", style="green")
@@ -196,6 +197,12 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def success(at_end: Mapping[str, float]) -> str:
+    """A success rate behind something else; nothing where the environment does not tell."""
+    rate = at_end.get("success_rate")
+    return "" if rate is None else f", success {100 * rate:.0f} %"
 
 
 def ratio(value: float | None) -> str:

@@ -12,11 +12,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlz.tracking.growing_file import GrowingFile, NotWrittenError
+from rlz.transport.stats import EVENT_WIDTH, at_end_names
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,18 @@ class Evaluation:
     episodes: int
     wall_s: float
     best: bool
+    at_end: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_event(cls, event: Any) -> "Evaluation":
-        """From an evaluator's event (version, env_steps, updates, mean, std, min, max, lengths, episodes, s, best)."""
+    def from_event(cls, event: Any, log_info: Sequence[str] = ()) -> "Evaluation":
+        """From an evaluator's event: version, env_steps, updates, mean, std, min, max, lengths, episodes, s, best.
+
+        After them come means of the last infos, of those that the run logs.
+        """
         version, env_steps, updates, mean, std, low, high, length, length_std, episodes, wall_s, best = map(
-            float, event
+            float, event[:EVENT_WIDTH]
         )
+        at_end = zip(at_end_names(log_info), map(float, event[EVENT_WIDTH:]), strict=False)
         return cls(
             env_steps=int(env_steps),
             updates=int(updates),
@@ -55,16 +61,24 @@ class Evaluation:
             episodes=int(episodes),
             wall_s=wall_s,
             best=best > 0,
+            at_end={name: value for name, value in at_end if not math.isnan(value)},
         )
 
-    def event(self) -> tuple[float, ...]:
+    def event(self, log_info: Sequence[str] = ()) -> tuple[float, ...]:
         """Give the event that it came from."""
-        return tuple(float(getattr(self, name)) for name in _EVENT)
+        at_end = (self.at_end.get(name, math.nan) for name in at_end_names(log_info))
+        return *(float(getattr(self, name)) for name in _EVENT), *at_end
 
     @classmethod
     def from_row(cls, row: Mapping[str, str]) -> "Evaluation":
         """From a line of evaluations.csv by column; raises ValueError or KeyError for one that is broken."""
-        return cls.from_event([row[name] for name in _EVENT])
+        at_end = {name: float(value) for name, value in row.items() if name not in _EVENT and value}
+        return replace(cls.from_event([row[name] for name in _EVENT]), at_end=at_end)
+
+    def row(self) -> dict[str, Any]:
+        """Its line of evaluations.csv by column."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "at_end"}
+        return {**values, "best": int(self.best), **self.at_end}
 
     def scalars(self) -> dict[str, float]:
         """Its numbers by tag (docs/metrics.md)."""
@@ -73,6 +87,7 @@ class Evaluation:
             "eval/return_std": self.return_std,
             "eval/length_mean": self.length_mean,
             "eval/version": self.version,
+            **{f"eval/{name}": value for name, value in self.at_end.items()},
         }
 
 
@@ -131,9 +146,12 @@ class MetricsFile:
 class EvaluationsFile:
     """evaluations.csv: one line per evaluation; a resumed run goes on below the old lines."""
 
-    def __init__(self, path: Path) -> None:
-        header = _csv_line([item.name for item in fields(Evaluation)])
-        self._file = GrowingFile(path, lines=True, header=header)
+    def __init__(self, path: Path, log_info: Sequence[str] = ()) -> None:
+        columns = [item.name for item in fields(Evaluation) if item.name != "at_end"]
+        self._columns = [*columns, *at_end_names(log_info)]
+        with contextlib.suppress(OSError, StopIteration), path.open(encoding="utf-8", newline="") as file:
+            self._columns = next(csv.reader(file))  # of a run that goes on
+        self._file = GrowingFile(path, lines=True, header=_csv_line(self._columns))
 
     def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
         """Log lines have a file of their own."""
@@ -141,7 +159,8 @@ class EvaluationsFile:
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Append one line."""
-        self._file.write(_csv_line([*(asdict(evaluation) | {"best": int(evaluation.best)}).values()]))
+        row = evaluation.row()
+        self._file.write(_csv_line([row.get(name, "") for name in self._columns]))
 
     def note(self, text: str) -> None:
         """Events have a file of their own."""

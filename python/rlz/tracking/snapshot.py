@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz.tracking.process import ProcessUsage, read_usage
-from rlz.transport.stats import EPISODE_WINDOW, LaneCounts, Stat, Waiting, metric
+from rlz.transport.stats import EPISODE_WINDOW, EVENT_WIDTH, LaneCounts, Stat, Waiting, at_end_names, metric
 
 WAITS: Mapping[str, tuple[Stat, Waiting]] = {
     "limiter": (Stat.WAIT_LIMITER_S, Waiting.LIMITER),
@@ -97,6 +97,7 @@ class Reading:
     length_mean: float | None
     workers: tuple[WorkerReading, ...] = ()
     metrics: tuple[str, ...] = ()
+    at_end: Mapping[str, float] = field(default_factory=dict)
 
     def total(self, stat: Stat, role: str | None = None) -> float:
         """Sum of a stat over the workers (of one role)."""
@@ -120,11 +121,13 @@ class Reader:
     ----------
     streams : `rlz.transport.Streams`; only read.
     workers : gives every worker that has been started.
+    log_info : keys of numbers in the last info of an episode, as the run logs them.
     """
 
     streams: Any
     workers: Callable[[], Sequence[WorkerInfo]]
-    _episodes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
+    log_info: Sequence[str] = ()
+    _episodes: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
     _cursors: dict[int, int] = field(default_factory=dict)
 
     def read(self, now: float | None = None) -> Reading:
@@ -140,7 +143,7 @@ class Reader:
             seen.add(info.pid)
             if info.role == "sampler":
                 for event in self.events(info.slot):
-                    self._episodes.append((float(event[0]), float(event[1])))
+                    self._episodes.append(event)
         env_steps = int(self.streams.limiter.env_steps)
         steps = self.streams.limiter.lane_steps()
         # Read after the steps: a row is committed before its step is counted, so what is missing is lost for good.
@@ -153,21 +156,31 @@ class Reader:
             pending = max(board[info.slot][Stat.ROWS_PENDING], pending_after[info.slot])
             rows[info.name] = counts.rows
             lost[info.name] = max(0, counts.env_steps - counts.rows - int(pending))
-        returns, lengths = zip(*self._episodes, strict=True) if self._episodes else ((), ())
+        episodes = np.array(self._episodes)
         return Reading(
             at=at,
             env_steps=env_steps,
             updates=int(self.streams.limiter.updates),
             rows=sum(rows.values()),
             rows_lost=sum(lost.values()),
-            return_mean=float(np.mean(returns)) if returns else None,
-            length_mean=float(np.mean(lengths)) if lengths else None,
+            return_mean=float(np.mean(episodes[:, 0])) if len(episodes) else None,
+            length_mean=float(np.mean(episodes[:, 1])) if len(episodes) else None,
+            at_end=self._at_end(episodes),
             workers=tuple(
                 WorkerReading(info, board[info.slot], usage, rows[info.name], lost[info.name])
                 for info, usage in zip(infos, usages, strict=True)
             ),
             metrics=tuple(self.streams.stats.names[len(Stat) :]),
         )
+
+    def _at_end(self, episodes: NDArray[np.float64]) -> dict[str, float]:
+        """Means of the numbers of the last infos, each over the episodes that have it."""
+        means = {}
+        for index, name in enumerate(at_end_names(self.log_info) if len(episodes) else (), start=EVENT_WIDTH):
+            column = episodes[:, index]
+            if not np.isnan(column).all():
+                means[name] = float(np.nanmean(column))
+        return means
 
     def events(self, slot: int) -> NDArray[np.float64]:
         """Events that a worker pushed since the last call, oldest first: [n, event_width]."""
@@ -234,6 +247,7 @@ class Snapshot:
     restarts: int
     values: dict[str, float]
     workers: tuple[WorkerSnapshot, ...]
+    at_end: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def eta_s(self) -> float | None:
@@ -259,6 +273,7 @@ class Snapshot:
             "rollout/return_mean": self.return_mean,
             "rollout/length_mean": self.length_mean,
             "rollout/episodes": self.episodes,
+            **{f"rollout/{name}": value for name, value in self.at_end.items()},
             "time/env_steps_per_s": self.env_steps_per_s,
             "time/updates_per_s": self.updates_per_s,
             "time/frames_per_s": self.frames_per_s,
@@ -339,6 +354,7 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
         episodes=int(new.total(Stat.EPISODES, "sampler")),
         return_mean=new.return_mean,
         length_mean=new.length_mean,
+        at_end=new.at_end,
         rows=new.rows,
         rows_lost=new.rows_lost,
         checkpoints=int(new.total(Stat.CHECKPOINTS)),

@@ -75,7 +75,7 @@ class Tracker:
         self._config = config
         self._streams = streams
         (run_dir / "summary.json").unlink(missing_ok=True)  # of the run that this one resumes
-        self._reader = Reader(streams, workers)
+        self._reader = Reader(streams, workers, config.log_info)
         self._started = float(streams.stats.read()[:, Stat.RUN_BEGAN].max()) or time.monotonic()
         self._cut = cut
         self._process_started = started_at()
@@ -91,7 +91,7 @@ class Tracker:
         self._held_up: set[str] = set()
         self._open("logs/events.log", lambda: EventsFile(run_dir / "logs" / "events.log"))
         self._open("metrics.jsonl", lambda: MetricsFile(run_dir / "metrics.jsonl"))
-        self._open("evaluations.csv", lambda: EvaluationsFile(run_dir / "evaluations.csv"))
+        self._open("evaluations.csv", lambda: EvaluationsFile(run_dir / "evaluations.csv", config.log_info))
         self._read_history()
         self._tensorboard_due = True
         if config.track:
@@ -171,7 +171,7 @@ class Tracker:
                 self._ready[worker.info.role] = ready
             if worker.info.role == "evaluator":
                 for event in self._reader.events(worker.info.slot):
-                    self._evaluation(Evaluation.from_event(event))
+                    self._evaluation(Evaluation.from_event(event, self._config.log_info))
         return reading
 
     def _evaluation(self, evaluation: Evaluation) -> None:
@@ -318,6 +318,8 @@ class Tracker:
             f"{summary['status']}: {summary['env_steps']:,} env steps, {summary['updates']:,} updates in"
             f" {summary['wall_s']:,.1f} s ({summary['env_steps_per_s']:,.1f} env steps/s)"
         )
+        if not summary["updates"]:
+            text += "; NOTHING WAS LEARNED: no update was made"
         if summary["last_evaluation_return"] is not None:
             text += f"; evaluation return {summary['last_evaluation_return']:,.2f}"
             text += f", best {summary['best_evaluation_return']:,.2f}"

@@ -10,12 +10,26 @@ from numpy.typing import NDArray
 from rlz._native import StatsBoard
 
 EVENT_WIDTH = 12
-"""Numbers per event.
+"""Numbers per event, without those of the last info (`at_end_names`).
 
 A sampler's event is an episode: return, length, global index of its last env step + 1, env slot, monotonic time (s).
 An evaluator's: version, env_steps, updates, mean, standard deviation, minimum and maximum return, mean and standard
 deviation of the length, episodes, wall time (s), 1 when it is the best so far. Missing numbers are 0.
 """
+
+SUCCESS = "is_success"
+"""Key in an episode's last info that says whether it was a success; logged without being asked for."""
+
+
+def at_end_keys(log_info: Sequence[str]) -> tuple[str, ...]:
+    """Keys of the numbers in an episode's last info that every event ends with; NaN where there is no such number."""
+    return (SUCCESS, *log_info)
+
+
+def at_end_names(log_info: Sequence[str]) -> tuple[str, ...]:
+    """Their names in tags and columns."""
+    return ("success_rate", *(f"info/{key}" for key in log_info))
+
 
 EVENT_CAPACITY = 256
 """Events that a slot keeps; a reader that comes later than that misses the oldest."""
@@ -178,6 +192,6 @@ class StatsRow:
         """Add to a counter."""
         self._board.add(self._slot, stat, value)
 
-    def push_event(self, values: Sequence[float]) -> None:
-        """Append an event of at most `EVENT_WIDTH` numbers; the missing ones are 0."""
-        self._board.push_event(self._slot, [*values, *([0.0] * (EVENT_WIDTH - len(values)))])
+    def push_event(self, values: Sequence[float], at_end: Sequence[float]) -> None:
+        """Append an event: at most `EVENT_WIDTH` numbers, missing ones are 0, and those of `at_end_names`."""
+        self._board.push_event(self._slot, [*values, *([0.0] * (EVENT_WIDTH - len(values))), *at_end])

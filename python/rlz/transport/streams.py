@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rlz._native import Limiter, ParameterStore, Replay, StatsBoard
-from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, STAT_NAMES
+from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, STAT_NAMES, at_end_names
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -95,7 +95,7 @@ class Streams:
             stats=StatsBoard.create(
                 slots=slots,
                 names=(*STAT_NAMES, *answers.metrics),
-                event_width=EVENT_WIDTH,
+                event_width=EVENT_WIDTH + len(at_end_names(config.log_info)),
                 event_capacity=EVENT_CAPACITY,
                 run_id=run_id,
             ),

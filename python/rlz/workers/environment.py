@@ -4,7 +4,9 @@ Observations are written, flat and in the storage dtype, into arrays of the call
 them (`EnvSpec.action_field`).
 """
 
+import math
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,11 @@ def evaluation_seed(sequence: np.random.SeedSequence) -> int:
     return training_seed(sequence) | _EVALUATION_BIT
 
 
+def _number(value: Any) -> float:
+    array = np.asarray(math.nan if value is None else value)
+    return float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "fiub" else math.nan
+
+
 class Environment:
     """A Gymnasium environment behind the two calls that rlz needs.
 
@@ -63,6 +70,7 @@ class Environment:
         self._zeros = np.zeros(env_spec.obs_dim, env_spec.obs_dtype)
         self._to_env = actions_of(env_spec).to_env
         self._steps = 0
+        self._info: Any = {}
         self._home = os.getcwd()  # noqa: PTH109  (compared as it is)
         self._watch = WATCH
         self._watch.begin()
@@ -126,7 +134,7 @@ class Environment:
         if self._watch.moved:
             self._go_home()
         try:
-            obs, reward, terminated, truncated, _ = result
+            obs, reward, terminated, truncated, self._info = result
         except (TypeError, ValueError):
             raise self._returned("step", result, "(obs, reward, terminated, truncated, info)") from None
         self._store("step", obs, next_obs)
@@ -144,6 +152,11 @@ class Environment:
             what = f"the reward {value}"
             raise NonFiniteError(f"{self._where('step')} gave {what}, which is not a finite float32 number")
         return value, *ends
+
+    def at_end(self, keys: Sequence[str]) -> tuple[float, ...]:
+        """Numbers of the last step's info, by key; NaN for what is missing or no number."""
+        info = self._info if isinstance(self._info, Mapping) else {}
+        return tuple(_number(info.get(key)) for key in keys)
 
     def state(self) -> dict[str, Any] | None:
         """State between two steps as JSON values, None where it cannot be had (`environment_state.py`)."""

@@ -1,5 +1,6 @@
 """Playing whole episodes with a fixed policy: the one code path of evaluation, in training and after (`rlz eval`)."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlz.config.seeds import Role, stream
 from rlz.envs.limits import longest_evaluation
+from rlz.transport.stats import SUCCESS
 from rlz.workers.environment import Environment, evaluation_seed
 from rlz.workers.global_random import globals_apart
 
@@ -28,6 +30,7 @@ class Evaluation:
     returns : sum of the environment's own (unnormalised, undiscounted) rewards of each episode.
     lengths : env steps of each episode.
     wall_s : seconds it took.
+    at_end : numbers of each episode's last info, by the keys that were asked for (`Environment.at_end`).
     cut : episodes that did not end and were cut (`envs.limits.longest_evaluation`).
     """
 
@@ -35,6 +38,7 @@ class Evaluation:
     lengths: tuple[int, ...]
     wall_s: float
     cut: int = 0
+    at_end: tuple[tuple[float, ...], ...] = ()
 
     @property
     def mean(self) -> float:
@@ -45,6 +49,12 @@ class Evaluation:
     def std(self) -> float:
         """Standard deviation of the returns (of the population: no correction for the sample size)."""
         return float(np.std(self.returns))
+
+    @property
+    def means_at_end(self) -> tuple[float, ...]:
+        """Mean of each number of the last infos, over the episodes that have it; NaN where none has."""
+        found = ([value for value in column if not math.isnan(value)] for column in zip(*self.at_end, strict=True))
+        return tuple(float(np.mean(column)) if column else math.nan for column in found)
 
     @property
     def mean_length(self) -> float:
@@ -94,6 +104,7 @@ def play(
     env_spec: "EnvSpec",
     seeds: Sequence[int],
     *,
+    at_end: Sequence[str] = (SUCCESS,),
     go_on: Callable[[], bool] | None = None,
     played: Callable[[], None] | None = None,
     frame: Callable[[Any], None] | None = None,
@@ -106,6 +117,7 @@ def play(
     policy : the actor, loaded.
     env_spec : spaces of the environment; observations are stored as in training.
     seeds : one per episode.
+    at_end : keys of numbers in an episode's last info to report.
     go_on : asked before every step; False gives up.
     played : called after every episode.
     frame : called with every rendered frame.
@@ -119,6 +131,7 @@ def play(
     began = time.monotonic()
     returns: list[float] = []
     lengths: list[int] = []
+    ends: list[tuple[float, ...]] = []
     cut, longest = 0, longest_evaluation(env_spec)
     for seed in seeds:
         # An episode is a function of policy and seed, also where the environment draws from the process's generators.
@@ -137,9 +150,10 @@ def play(
                 total += reward
                 length += 1
                 done = terminated or truncated or length >= longest
+        ends.append(env.at_end(at_end))
         cut += not (terminated or truncated)
         returns.append(total)
         lengths.append(length)
         if played is not None:
             played()
-    return Evaluation(tuple(returns), tuple(lengths), time.monotonic() - began, cut)
+    return Evaluation(tuple(returns), tuple(lengths), time.monotonic() - began, cut, tuple(ends))

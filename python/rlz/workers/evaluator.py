@@ -24,7 +24,7 @@ from rlz.envs.limits import cut_note
 from rlz.errors import CheckpointError, WaitTimeoutError
 from rlz.policy import read_parameters
 from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
-from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.transport.stats import Stat, StatsRow, Waiting, at_end_keys
 from rlz.workers.base import WorkerSpec, notice, waiting
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import Evaluation, evaluation_seeds, held_out_seeds, own_globals, play
@@ -129,7 +129,12 @@ class Evaluator:
         if not final:
             self._skip(env_steps // self._config.eval_every - self._due // self._config.eval_every)
         self._policy.load(self._parameters)
-        result = play(self._env, self._policy, self._env_spec, self._seeds, go_on=self._may_go_on, played=self._played)
+        result = play(
+            *(self._env, self._policy, self._env_spec, self._seeds),
+            at_end=at_end_keys(self._config.log_info),
+            go_on=self._may_go_on,
+            played=self._played,
+        )
         if result is None:
             return
         self._scored = version
@@ -215,7 +220,7 @@ class Evaluator:
             *(result.mean_length, result.std_length, float(len(result.returns))),
             *(result.wall_s, float(best)),
         )
-        self._stats.push_event(event)
+        self._stats.push_event(event, result.means_at_end)
         self._stats.add(Stat.EVALUATIONS, 1.0)
         self._stats.set(Stat.POLICY_VERSION, float(version))
         if not self._started:

@@ -17,7 +17,7 @@ from rlz.config.model import ask
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
-from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.transport.stats import Stat, StatsRow, Waiting, at_end_keys
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
 from rlz.workers.global_random import seed_globals
@@ -75,6 +75,7 @@ class Sampler:
         self._complete = streams.limiter.complete_step
         self._returns = [0.0] * count
         self._lengths = [0] * count
+        self._at_end = at_end_keys(config.log_info)
         self._warming_up = True
         self._started = False
         self._pending_steps = 0
@@ -192,7 +193,8 @@ class Sampler:
         stats.add(Stat.EPISODES, 1.0)
         stats.add(Stat.RETURN_SUM, self._returns[i])
         stats.add(Stat.LENGTH_SUM, float(self._lengths[i]))
-        stats.push_event((self._returns[i], float(self._lengths[i]), float(ticket + 1), float(self._lanes[i]), now))
+        episode = (self._returns[i], float(self._lengths[i]), float(ticket + 1), float(self._lanes[i]), now)
+        stats.push_event(episode, self._envs[i].at_end(self._at_end))
         self._returns[i] = 0.0
         self._lengths[i] = 0
         begin = time.monotonic()
