@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from rlz.algorithms.settings import MlpSettings, ReplaySettings, Settings
     from rlz.algorithms.torch_algorithm import TorchAlgorithm
     from rlz.config import RunConfig
+    from rlz.errors import ConfigError
     from rlz.options import option
     from rlz.policy import load
 
 __all__ = [
     "Algorithm",
     "Batch",
+    "ConfigError",
     "EpsilonGreedy",
     "MlpSettings",
     "ReplaySettings",
@@ -31,6 +33,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("Algorithm", "Batch"), "rlz.algorithms.base"),
     "EpsilonGreedy": "rlz.acting",
+    "ConfigError": "rlz.errors",
     **dict.fromkeys(("MlpSettings", "ReplaySettings", "Settings"), "rlz.algorithms.settings"),
     "TorchAlgorithm": "rlz.algorithms.torch_algorithm",
     "RunConfig": "rlz.config",

@@ -75,6 +75,17 @@ def reference_to(thing: Any) -> str:
     return PICKLE + base64.b64encode(cloudpickle.dumps(thing)).decode()
 
 
+def files_of(kind: type) -> list[str]:
+    """Files whose execution, in this order, makes a class and what it derives from known by their names again."""
+    found = (_FILES.get(base.__module__) for base in reversed(kind.__mro__))
+    return list(dict.fromkeys(file for file in found if file is not None))
+
+
+def known_from(file: str) -> None:
+    """Execute a file of `files_of` in another process, so that what was pickled by name is found."""
+    _from_file(Path(file))
+
+
 def _leads_to(module: str, name: str, thing: Any) -> bool:
     found: Any = sys.modules.get(module)
     for part in name.split("."):

@@ -15,6 +15,9 @@ from rlz.algorithms.described import description, settings_class
 from rlz.cli.app import main
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import CheckpointError
+from rlz.learning.compiled import Compilation, Job, layouts
+from rlz.learning.executors import EagerExecutor, disagreement
+from rlz.references import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DQN = f"{EXAMPLES / 'dqn.py'}:Dqn"
@@ -192,3 +195,34 @@ def test_answers_name_the_metrics_and_what_acts() -> None:
     assert answers.policy.runner == "torch"
     assert [name for name, _, _ in answers.policy.manifest][:2] == ["layer.weight", "layer.bias"]
     assert type(answers).from_json(answers.to_json()) == answers
+
+
+@pytest.mark.parametrize(("name", "ratio"), [("redq.py:Redq", 20), ("tqc.py:Tqc", 1)])
+def test_examples_of_pure_updates_train_and_hold_their_ratio(tmp_path: Path, name: str, ratio: int) -> None:
+    options = ["--env", "Pendulum-v1", "--mode", "serial", "--eval-every", "0", "--no-compile", "--plan", "off"]
+    size = ["-n", "60", "--learning-starts", "50", "--hidden", "16,16", "--batch-size", "32", "--seed", "3"]
+    where = ["--runs-dir", str(tmp_path), "--name", "run"]
+    assert main(["train", f"{EXAMPLES / name}", *options, *size, *where]) == 0
+    saved = load_file(tmp_path / "run" / "checkpoints" / "latest" / "learner.safetensors")
+    assert saved["updates"] == 10 * ratio
+    assert "adam.mean.critic.0.weight" in saved
+    policy = rlz.load(tmp_path / "run")
+    assert policy.predict(np.zeros(3, np.float32)).shape == (1,)
+
+
+def test_a_pure_update_of_a_users_file_is_compiled_by_the_helper(tmp_path: Path) -> None:
+    kind = load(f"{EXAMPLES / 'tqc.py'}:Tqc")
+    algorithm = kind(kind.Settings(hidden=(8,), n_quantiles=3, drop=1), EnvSpec.of_sizes(3, 2))
+    state = algorithm.init(torch.Generator().manual_seed(1))
+    draw = torch.Generator().manual_seed(2)
+    rows = [torch.randn(4, 3, generator=draw), torch.rand(4, 2, generator=draw), torch.randn(4, 3, generator=draw)]
+    given = rlz.Batch(*rows, torch.randn(4, generator=draw), torch.full((4,), 0.9))
+    compilation = Compilation(Job(algorithm, layouts(given.tensors()), "cpu", ("whole",)), tmp_path)
+    compilation.start(nice=0)
+    assert compilation.finished(wait=True)
+    assert compilation.error is None
+    compiled = compilation.load()
+    noise = torch.randn(algorithm.noise_shape(4), generator=draw)
+    rate = torch.tensor(1e-3, dtype=torch.float64)
+    assert disagreement(EagerExecutor(algorithm), compiled, state, given, noise, rate, "whole") is None
+    compilation.close()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlz.errors import in_one_line
 from rlz.learning.toolchain import use_cuda
+from rlz.references import known_from
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        job, library, priority = pickle.load(sys.stdin.buffer)
+        files, pickled, library, priority = pickle.load(sys.stdin.buffer)
+        for file in files:
+            known_from(file)
+        job = pickle.loads(pickled)
         os.nice(priority)
         with tempfile.TemporaryDirectory(prefix="rlz-cuda-") as folder:
             if job.device.startswith("cuda"):

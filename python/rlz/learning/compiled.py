@@ -32,6 +32,7 @@ from rlz.errors import in_one_line
 from rlz.learning.executors import Updated
 from rlz.learning.memory import HELPER_BYTES
 from rlz.learning.toolchain import missing_tool
+from rlz.references import files_of
 from rlz.system.user_cache import drop_oldest, user_cache
 
 CACHE_ENTRIES = 64
@@ -230,7 +231,7 @@ class Compilation:
         assert self._process.stdin is not None
         try:
             with self._process.stdin as pipe:
-                pickle.dump((self.job, str(self.library), nice), pipe)
+                pickle.dump((files_of(type(self.job.algorithm)), pickle.dumps(self.job), str(self.library), nice), pipe)
         except BrokenPipeError:
             pass  # it ended at once; `finished` says why
 
