@@ -12,6 +12,10 @@ class ConfigError(RlzError):
     """An option, TOML key or value that cannot be used."""
 
 
+class GraphError(ConfigError):
+    """A graph of workers and streams, or its placement, that cannot work; names the part."""
+
+
 class UsageError(ConfigError):
     """A command line that cannot be used; `rlz` exits with status 2."""
 
@@ -34,10 +38,6 @@ class DeviceError(RlzError):
 
 class CheckpointError(RlzError):
     """A checkpoint or run folder that is missing, incomplete or of another problem."""
-
-
-class WorkerError(RlzError):
-    """A worker ended the run; the message carries its name and traceback."""
 
 
 class NonFiniteError(RlzError):

@@ -59,6 +59,7 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "target_critics": 2,
         "max_episode_steps": 9,
         "mode": "serial",
+        "graph": "my_pkg:graph",
         "plan": "off",
         "samplers": 2,
         "num_envs": 4,

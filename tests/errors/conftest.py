@@ -47,11 +47,10 @@ def rlz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every run the fake learner."""
-    from rlz.runtime.graph import MODULES
 
     for name in ("train", "resume"):
         module = importlib.import_module(f"rlz.runtime.{name}")
-        function = partial(getattr(module, name), modules={**MODULES, "learner": "fake_learner"})
+        function = partial(getattr(module, name), workers={"learner": "fake_learner:Learner"})
         monkeypatch.setattr(module, name, function)
     monkeypatch.delenv("RLZ_FAKE_LEARNER", raising=False)
 

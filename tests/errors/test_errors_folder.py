@@ -95,7 +95,7 @@ def test_something_else_in_its_place_is_named(rlz: Rlz, run: Path, name: str) ->
         ("rlz.system.files.os.fsync", "serial"),  # config.toml
         ("rlz.records.runs.fcntl.flock", "serial"),
         ("rlz.runtime.serial.SerialRun.__init__", "serial"),
-        ("rlz.runtime.process._open_log", "async"),
+        ("rlz.workers.process._open_log", "async"),
     ],
 )
 def test_a_disk_that_is_full_at_the_start_leaves_no_half_made_run(

@@ -8,8 +8,8 @@ import numpy as np
 from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import WaitTimeoutError
-from rlz.transport import Streams
-from rlz.workers.base import WorkerSpec
+from rlz.transport.streams import Origin
+from rlz.workers.job import Job
 from rlz.workers.learner import Learner
 
 OBS, ACTION = 3, 2
@@ -53,27 +53,16 @@ class Run:
         self.run_dir = run_dir
         (run_dir / "checkpoints").mkdir(exist_ok=True)
         self.env_spec = env_spec(obs_dtype)
-        self.streams = Streams.create(run_config, self.env_spec, slots=3, run_id=7)
+        self.job = Job.of(run_config, self.env_spec)
+        self.streams = self.job.streams(Origin(run_id=7))
         self.writer = self.streams.replay.writer([0], worker=9)
         self.tickets = np.zeros(1, np.int64)
         self.rng = np.random.default_rng(5)
 
     def learner(self, **values: Any) -> Learner:
-        spec = WorkerSpec(
-            **{
-                "role": "learner",
-                "name": "learner",
-                "index": 0,
-                "worker_id": 2,
-                "slot": 0,
-                "parent_pid": 0,
-                "run_dir": str(self.run_dir),
-                "config": self.config.model_dump(mode="json"),
-                "env_spec": self.env_spec.to_json(),
-                **values,
-            }
-        )
-        return Learner(spec, self.streams)
+        place = self.job.places[0]
+        defaults: dict[str, Any] = {"worker_id": 2, "run_dir": str(self.run_dir), "parent_pid": 0}
+        return Learner(self.job.spec(place, **{**defaults, **values}), self.streams)
 
     def sample(self, steps: int, reward: float | None = None) -> None:
         """Make transitions, as far as the limiter allows."""

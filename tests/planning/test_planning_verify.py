@@ -103,7 +103,20 @@ class Machine:
             role = name.partition("-")[0]
             usage = 1, 1, 1, 100 * cpu
             return WorkerSnapshot(
-                name, role, 7, 0, *usage, *rates, None, 0, waits, "", 0.0, 0.0, self.resets * (role == "sampler")
+                name,
+                role,
+                {"sampler": "env_steps", "learner": "updates"}.get(role, "episodes"),
+                7,
+                0,
+                *usage,
+                *rates,
+                None,
+                0,
+                waits,
+                "",
+                0.0,
+                0.0,
+                self.resets * (role == "sampler"),
             )
 
         workers = (

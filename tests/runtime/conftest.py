@@ -11,7 +11,7 @@ from training import Training
 
 WORKERS = Path(__file__).parents[1] / "workers"
 sys.path.insert(0, str(WORKERS))
-sys.path.append(str(Path(__file__).parents[1] / "hardware"))  # machines that are not here
+sys.path.append(str(Path(__file__).parents[1] / "planning"))  # machines that are not here
 
 
 @pytest.fixture

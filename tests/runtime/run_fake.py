@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rlz.config import run_config
 from rlz.errors import RlzError
-from rlz.runtime.graph import MODULES
 from rlz.runtime.resume import resume
 from rlz.runtime.train import train
 from rlz.tracking import Tracker
@@ -20,12 +19,12 @@ if __name__ == "__main__":
     if os.environ.get("RLZ_FAKE_TRACKER") == "stuck":
         Tracker.finish = lambda *_: time.sleep(600)  # type: ignore[assignment, method-assign, return-value]
     values = json.loads(sys.argv[1])
-    modules = {**MODULES, "learner": "fake_learner"}
+    workers = {"learner": "fake_learner:Learner"}
     try:
         if len(sys.argv) > 2:
-            status = resume(Path(sys.argv[2]), values, modules=modules)
+            status = resume(Path(sys.argv[2]), values, workers=workers)
         else:
-            status = train(run_config(values), modules=modules)
+            status = train(run_config(values), workers=workers)
     except RlzError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 1

@@ -7,7 +7,6 @@ import pytest
 from rlz.config import read_config, run_config
 from rlz.errors import CheckpointError, ConfigError
 from rlz.records.run_directory import create_run_directory, default_name, open_run_directory
-from rlz.runtime.graph import plan, split_lanes, stats_slots
 from rlz.system.files import TEMPORARY, new_folder, point_to, remove_temporary, replace_file, write_file
 
 
@@ -77,22 +76,3 @@ def test_a_run_folder_that_exists_or_cannot_be_made_is_an_error(tmp_path: Path) 
         create_run_directory(config.model_copy(update={"runs_dir": str(tmp_path / "file" / "runs")}))
     with pytest.raises(CheckpointError, match="no run"):
         open_run_directory(tmp_path / "nothing")
-
-
-def test_lanes_are_split_evenly_and_the_learner_starts_first() -> None:
-    assert split_lanes(7, 3) == [(0, 1), (2, 3), (4, 5, 6)]
-    assert sum(split_lanes(10, 4), ()) == tuple(range(10))
-    config = run_config(env="x", samplers=2, num_envs=3)
-    nodes = plan(config)
-    assert [(node.name, node.slot) for node in nodes] == [
-        ("learner", 0),
-        ("evaluator", 1),
-        ("sampler-0", 2),
-        ("sampler-1", 3),
-    ]
-    assert stats_slots(config) == 4
-    assert [node.name for node in plan(config.model_copy(update={"eval_every": 0}))] == [
-        "learner",
-        "sampler-0",
-        "sampler-1",
-    ]

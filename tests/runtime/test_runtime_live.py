@@ -20,7 +20,10 @@ from rlz.transport.attaching import Door
 from rlz.transport.stats import Stat
 
 DOCS = (Path(__file__).parents[2] / "docs" / "transport.md").read_text()
-WORKERS = [WorkerInfo("learner", "learner", 0, 12), WorkerInfo("sampler-0", "sampler", 2, 34, 1, (0,))]
+WORKERS = [
+    WorkerInfo("learner", "learner", 0, 12, progress="updates"),
+    WorkerInfo("sampler-0", "sampler", 2, 34, 1, (0,), progress="env_steps"),
+]
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 @contextmanager
 def served(run: Run, folder: Path) -> Iterator[Door]:
     """Serve a run from a thread, as the controller's loop does."""
-    door = open_door(folder, run.config, run.env_spec, run.streams, lambda: WORKERS)
+    door = open_door(folder, run.job, run.streams, lambda: WORKERS)
     closing = threading.Event()
 
     def work() -> None:

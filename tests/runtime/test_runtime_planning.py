@@ -9,16 +9,16 @@ import pytest
 from machines import profile
 
 from rlz.config import RunConfig, resolve, resolve_with_origins, run_config
+from rlz.envs import inspect_env
 from rlz.errors import ConfigError
 from rlz.planning import cache
 from rlz.planning.plan import CHOICES, Plan
 from rlz.planning.planned import FILE, planned, planned_again
 from rlz.planning.planner import plan
 from rlz.planning.profile_model import Profile
-from rlz.runtime.graph import MODULES
-from rlz.runtime.graph import plan as graph
 from rlz.system.detect import detect
 from rlz.system.memory import limits
+from rlz.workers.job import Job
 
 
 @pytest.fixture
@@ -135,15 +135,17 @@ def test_a_run_without_a_plan_goes_on_without(found: Profile, tmp_path: Path) ->
 def test_cores_of_pinned_workers() -> None:
     run = run_config(env="Pendulum-v1", pin=True, samplers=2)
 
+    spaces = inspect_env(run)
+
     def cores(allowed: list[int]) -> dict[str, tuple[int, ...]]:
-        return {node.name: node.cores for node in graph(run, allowed)}
+        return {place.name: place.cores for place in Job.of(run, spaces, cores=allowed).places}
 
     roomy = cores([0, 1, 2, 3, 8])
     assert roomy == {"learner": (0, 1, 2), "evaluator": (0, 1, 2, 3, 8), "sampler-0": (3,), "sampler-1": (8,)}
     assert cores([4, 6])["learner"] == (4,)
     assert cores([4, 6])["sampler-0"] == cores([4, 6])["sampler-1"] == (6,)
     assert set(cores([4]).values()) == {()}
-    assert all(node.cores == () for node in graph(run.model_copy(update={"pin": False})))
+    assert all(place.cores == () for place in Job.of(run.model_copy(update={"pin": False}), spaces).places)
 
 
 def test_a_worker_keeps_to_its_cores(tmp_path: Path) -> None:
@@ -153,6 +155,7 @@ def test_a_worker_keeps_to_its_cores(tmp_path: Path) -> None:
     spec = base.WorkerSpec(
         **{"role": "sampler", "name": "s", "index": 0, "worker_id": 2, "slot": 2, "parent_pid": 1},
         **{"run_dir": str(tmp_path), "config": {}, "env_spec": {}, "cores": (cores[-1],)},
+            **{"asked": {}, "graph": {}, "placement": {}},
     )  # fmt: skip
     assert base.WorkerSpec.from_json(spec.to_json()) == spec
     try:
@@ -190,8 +193,8 @@ def test_the_plan_is_in_the_run_folder_and_verified(
     )  # fmt: skip
     prediction = planned(config()).plan.prediction
     made = Plan(basis="file", choices={"samplers": 1}, reasons={"samplers": "why"}, prediction=prediction)
-    modules = {**MODULES, "learner": "fake_learner"}
-    assert train(run, plan=made, notes=["hello"], quiet=True, modules=modules) == 0
+    workers = {"learner": "fake_learner:Learner"}
+    assert train(run, plan=made, notes=["hello"], quiet=True, workers=workers) == 0
     (folder,) = (path for path in tmp_path.iterdir() if path.name.startswith("sac__"))
     assert Plan.read(folder / FILE) == made
     events = (folder / "logs" / "events.log").read_text()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rlz.runtime import process as process_module
-from rlz.runtime.graph import Node
-from rlz.runtime.process import WorkerProcess, wait_until_dead
+from rlz.graph import Node
+from rlz.placement import Place
+from rlz.workers import process as process_module
 from rlz.workers.base import Report, WorkerSpec
+from rlz.workers.process import WorkerProcess, wait_until_dead
 
-NODE = Node("sampler", "sampler-0", 0, 2, (0,))
 SPEC = WorkerSpec(
     role="sampler",
     name="sampler-0",
@@ -25,6 +25,9 @@ SPEC = WorkerSpec(
     run_dir="/",
     config={},
     env_spec={},
+    asked={},
+    graph={},
+    placement={},
 )
 READ_SPEC = """
 import os, sys, json, signal, subprocess, time
@@ -45,7 +48,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setattr(process_module, "command_of", command)
 
     def begin(code: str) -> WorkerProcess:
-        return WorkerProcess(NODE, SPEC, code, tmp_path / "sampler-0.log")
+        return WorkerProcess(Place(Node("sampler", code), "sampler-0", 0, 2, (0,)), SPEC, tmp_path / "sampler-0.log")
 
     return begin
 

@@ -11,15 +11,14 @@ from rlz.config import read_config, run_config
 from rlz.errors import CheckpointError, ConfigError
 from rlz.records.checkpoint import load_checkpoint, newest_checkpoint, step_folders
 from rlz.records.runs import read_run
-from rlz.runtime.graph import MODULES, plan
 from rlz.runtime.resume import changes, resume
 from rlz.runtime.train import train
 from rlz.transport.stats import Stat
 
-FAKE = {**MODULES, "learner": "fake_learner"}
+FAKE = {"learner": "fake_learner:Learner"}
 
 
-def run(folder: Path, name: str, steps: int, modules: Any = FAKE, **values: Any) -> Path:
+def run(folder: Path, name: str, steps: int, workers: Any = FAKE, **values: Any) -> Path:
     defaults: dict[str, Any] = {
         "env": "fake_envs:Counting-v0",
         "env_kwargs": {"truncate_after": 20},
@@ -35,7 +34,7 @@ def run(folder: Path, name: str, steps: int, modules: Any = FAKE, **values: Any)
         "runs_dir": str(folder),
         "name": name,
     }
-    assert train(run_config(**{**defaults, **values}), quiet=True, modules=modules) == 0
+    assert train(run_config(**{**defaults, **values}), quiet=True, workers=workers) == 0
     return folder / name
 
 
@@ -50,7 +49,7 @@ def run(folder: Path, name: str, steps: int, modules: Any = FAKE, **values: Any)
     ],
 )
 def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str, options: dict[str, Any]) -> None:
-    values: dict[str, Any] = {"modules": MODULES, "env": env, "env_kwargs": {}, "num_envs": 2, **options}
+    values: dict[str, Any] = {"workers": None, "env": env, "env_kwargs": {}, "num_envs": 2, **options}
     whole = newest_checkpoint(run(tmp_path, "whole", 240, **values))
     parts = run(tmp_path, "parts", 120, **values)
     assert resume(parts, {"total_timesteps": 240}, quiet=True) == 0
@@ -65,7 +64,7 @@ def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str, opt
 
 
 def test_a_run_that_died_early_begins_again_with_the_same_bits(tmp_path: Path) -> None:
-    values: dict[str, Any] = {"modules": MODULES, "env": "Pendulum-v1", "env_kwargs": {}}
+    values: dict[str, Any] = {"workers": None, "env": "Pendulum-v1", "env_kwargs": {}}
     whole = newest_checkpoint(run(tmp_path, "whole", 100, **values))
     died = run(tmp_path, "died", 80, **values)
     first, last = step_folders(died / "checkpoints")
@@ -82,7 +81,7 @@ def test_a_run_that_died_early_begins_again_with_the_same_bits(tmp_path: Path) -
 def test_open_windows_and_priorities_go_on(tmp_path: Path) -> None:
     # A beta that does not rise: the run of N steps would raise it twice as fast as the one of 2N.
     values: dict[str, Any] = {
-        "modules": MODULES, "env": "Pendulum-v1", "env_kwargs": {}, "num_envs": 2, "buffer_size": 1000,
+        "workers": None, "env": "Pendulum-v1", "env_kwargs": {}, "num_envs": 2, "buffer_size": 1000,
         "prioritized": True, "n_step_return": 3, "priority_beta": 1.0,
     }  # fmt: skip
     whole = newest_checkpoint(run(tmp_path, "whole", 240, **values))
@@ -112,7 +111,7 @@ def test_open_windows_and_priorities_go_on(tmp_path: Path) -> None:
 
 def test_prioritized_draws_go_on_when_the_buffer_has_gone_round(tmp_path: Path) -> None:
     values: dict[str, Any] = {
-        "modules": MODULES, "env": "Pendulum-v1", "env_kwargs": {}, "num_envs": 2, "buffer_size": 70,
+        "workers": None, "env": "Pendulum-v1", "env_kwargs": {}, "num_envs": 2, "buffer_size": 70,
         "prioritized": True, "priority_beta": 1.0,
     }  # fmt: skip
     whole = newest_checkpoint(run(tmp_path, "whole", 400, **values))
@@ -135,7 +134,7 @@ def test_prioritized_draws_go_on_when_the_buffer_has_gone_round(tmp_path: Path) 
 def test_counters_and_files_go_on(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 200, eval_every=100, eval_episodes=1)
     before = (path / "metrics.jsonl").read_text()
-    assert resume(path, {"total_timesteps": 330}, quiet=True, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 330}, quiet=True, workers=FAKE) == 0
     checkpoint = newest_checkpoint(path)
     assert (checkpoint.env_steps, checkpoint.updates) == (330, 280)
     assert read_config(path / "config.toml").total_timesteps == 330
@@ -173,7 +172,7 @@ def test_what_was_counted_goes_on_from_the_cut(tmp_path: Path, capsys: pytest.Ca
     state = json.loads((cut / "state.json").read_text())
     (cut / "state.json").write_text(json.dumps({**state, "totals": {**totals, "wall_s": 1000.0}}))
 
-    assert resume(path, {"total_timesteps": 310}, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 310}, workers=FAKE) == 0
     line = [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()][-1]
     summary = json.loads((path / "summary.json").read_text())
     assert (summary["env_steps"], summary["episodes"], line["rollout/episodes"]) == (310, 15, 15)
@@ -194,7 +193,7 @@ def test_what_was_counted_goes_on_from_the_cut(tmp_path: Path, capsys: pytest.Ca
     assert "4 lines of evaluations.csv from beyond the checkpoint: moved to discarded/start-1/evaluations.csv" in shown
     assert "checkpoints/best is from beyond the checkpoint (return 999.00 at 160 env steps)" in shown
     # Once more, and what the second start counted goes on as well.
-    assert resume(path, {"total_timesteps": 330}, quiet=True, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 330}, quiet=True, workers=FAKE) == 0
     summary = json.loads((path / "summary.json").read_text())
     assert (summary["episodes"], summary["checkpoints"], summary["restarts"], summary["rows_lost"]) == (16, 4, 2, 3)
     assert 1000 < summary["wall_s"] < 1100
@@ -204,14 +203,14 @@ def test_an_evaluation_that_was_cut_off_is_made_when_the_run_goes_on(tmp_path: P
     path = run(tmp_path, "run", 200, eval_every=100, eval_episodes=1)
     lines = (path / "evaluations.csv").read_text().splitlines(keepends=True)
     (path / "evaluations.csv").write_text("".join(lines[:-1]))
-    assert resume(path, {"total_timesteps": 330}, quiet=True, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 330}, quiet=True, workers=FAKE) == 0
     steps = [line.split(",")[0] for line in (path / "evaluations.csv").read_text().splitlines()]
     assert steps == ["env_steps", "100", "201", "300", "330"]
 
 
 def test_what_was_counted_goes_on_with_other_workers(tmp_path: Path) -> None:
     from rlz import envs
-    from rlz.runtime.train import make_streams
+    from rlz.runtime.train import make_job, make_streams
     from rlz.tracking import WorkerInfo
     from rlz.tracking.snapshot import Reader
 
@@ -222,10 +221,10 @@ def test_what_was_counted_goes_on_with_other_workers(tmp_path: Path) -> None:
     for samplers, num_envs in ((1, 3), (3, 3)):
         values = {"total_timesteps": 400, "samplers": samplers, "num_envs": num_envs}
         config = read_config(path / "config.toml").model_copy(update=values)
-        streams = make_streams(config, envs.inspect_env(config), checkpoint)
-        infos = [WorkerInfo(node.name, node.role, node.slot, 0, lanes=node.lanes) for node in plan(config)]
+        streams = make_streams(make_job(config, envs.inspect_env(config)), checkpoint)
+        infos = [WorkerInfo.of(place, 0) for place in streams.places]
         reading = Reader(streams, infos.copy).read()
-        assert (reading.rows, reading.rows_lost, reading.total(Stat.EPISODES, "sampler")) == (200, 0, 10)
+        assert (reading.rows, reading.rows_lost, reading.total(Stat.EPISODES, "env_steps")) == (200, 0, 10)
         assert reading.return_mean == 210
         assert streams.stats.read()[0][Stat.POLICY_VERSION] == checkpoint.version, "shown before the learner is there"
         streams.close()
@@ -234,7 +233,7 @@ def test_what_was_counted_goes_on_with_other_workers(tmp_path: Path) -> None:
 def test_workers_of_a_resumed_run_go_on_and_their_number_may_change(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 200)
     overrides = {"total_timesteps": 400, "mode": "async", "samplers": 2, "num_envs": 3}
-    assert resume(path, overrides, quiet=True, modules=FAKE) == 0
+    assert resume(path, overrides, quiet=True, workers=FAKE) == 0
     checkpoint = newest_checkpoint(path)
     assert (checkpoint.env_steps, checkpoint.updates) == (400, 350)
     assert checkpoint.replay is not None
@@ -250,7 +249,7 @@ def test_what_is_not_restored_is_named(
 ) -> None:
     path = run(tmp_path, "run", 70, env=env, env_kwargs={})
     capsys.readouterr()
-    assert resume(path, {"total_timesteps": 90, "mode": mode}, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 90, "mode": mode}, workers=FAKE) == 0
     shown = capsys.readouterr().out
     note = f"not restored: the states of the environments ({env}). Episodes that were open at the checkpoint count"
     assert (note in shown) == (note in (path / "logs" / "events.log").read_text()) == named
@@ -260,7 +259,7 @@ def test_what_is_not_restored_is_named(
 def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 100)
     with pytest.raises(ConfigError, match=r"done 100 of 100 env steps.*--total-timesteps 200"):
-        resume(path, quiet=True, modules=FAKE)
+        resume(path, quiet=True, workers=FAKE)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +275,7 @@ def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
 def test_what_was_learned_cannot_change(tmp_path: Path, overrides: dict[str, Any], text: str) -> None:
     path = run(tmp_path, "run", 60)
     with pytest.raises(ConfigError, match=text):
-        resume(path, {"total_timesteps": 400, **overrides}, quiet=True, modules=FAKE)
+        resume(path, {"total_timesteps": 400, **overrides}, quiet=True, workers=FAKE)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +292,7 @@ def test_a_value_to_start_with_is_refused_where_the_checkpoint_has_it(
     path = run(tmp_path, "run", 60, **before)
     (option, value) = next(iter(overrides.items()))
     with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')} {value}: a resumed run goes on from"):
-        resume(path, {"total_timesteps": 400, **overrides}, quiet=True, modules=FAKE)
+        resume(path, {"total_timesteps": 400, **overrides}, quiet=True, workers=FAKE)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +304,7 @@ def test_every_change_of_learning_is_told(
 ) -> None:
     path = run(tmp_path, "run", 60)
     before = getattr(read_config(path / "config.toml"), option)
-    assert resume(path, {"total_timesteps": 80, option: value}, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 80, option: value}, workers=FAKE) == 0
     line = f"from now on --{option.replace('_', '-')} {value}, until here {before}"
     assert line in capsys.readouterr().out
     assert "total-timesteps" not in (path / "logs" / "events.log").read_text()
@@ -313,7 +312,7 @@ def test_every_change_of_learning_is_told(
 
 def test_a_change_of_batch_size_is_told(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 60)
-    assert resume(path, {"total_timesteps": 80, "batch_size": 64}, quiet=True, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 80, "batch_size": 64}, quiet=True, workers=FAKE) == 0
     config = read_config(path / "config.toml")
     assert changes(config.model_copy(update={"batch_size": 32}), config) == [
         "from now on --batch-size 64, until here 32"
@@ -330,7 +329,7 @@ def test_an_environment_with_other_spaces_is_refused(tmp_path: Path) -> None:
     value["env_spec"]["obs_shape"] = [4]
     description.write_text(json.dumps(value))
     with pytest.raises(CheckpointError, match=r"then: .*'obs_shape': \[4\](.|\n)*now: .*'obs_shape': \[3\]"):
-        resume(path, {"total_timesteps": 400}, quiet=True, modules=FAKE)
+        resume(path, {"total_timesteps": 400}, quiet=True, workers=FAKE)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -341,9 +340,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_broken_checkpoint_is_put_aside_and_the_one_before_it_used(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 60)
     old = newest_checkpoint(path)
-    assert resume(path, {"total_timesteps": 80}, quiet=True, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 80}, quiet=True, workers=FAKE) == 0
     (newest_checkpoint(path).path / "learner.safetensors").unlink()
-    assert resume(path, {"total_timesteps": 70}, quiet=True, modules=FAKE) == 0
+    assert resume(path, {"total_timesteps": 70}, quiet=True, workers=FAKE) == 0
     assert newest_checkpoint(path).env_steps == 70
     assert old.path.is_dir()
     assert (path / "checkpoints" / "latest").resolve() == newest_checkpoint(path).path

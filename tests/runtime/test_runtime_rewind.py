@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlz.records import rewind as module
-from rlz.records.rewind import rewind
+from rlz.tracking.rewind import rewind
 from rlz.tracking.sinks import Evaluation, EvaluationsFile
 
 EVALUATION = (1.0, 100.0, 90.0, -5.0, 1.0, -6.0, -4.0, 20.0, 0.0, 3.0, 0.5, 1.0)

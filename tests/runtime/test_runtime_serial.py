@@ -9,13 +9,12 @@ import pytest
 
 from rlz.config import run_config
 from rlz.records.checkpoint import newest_checkpoint
-from rlz.runtime.graph import MODULES
 from rlz.runtime.train import train
 
-FAKE = {**MODULES, "learner": "fake_learner"}
+FAKE = {"learner": "fake_learner:Learner"}
 
 
-def run(folder: Path, name: str, modules: Any = FAKE, **values: Any) -> Path:
+def run(folder: Path, name: str, workers: Any = FAKE, **values: Any) -> Path:
     defaults: dict[str, Any] = {
         "env": "fake_envs:Counting-v0",
         "env_kwargs": {"truncate_after": 20},
@@ -29,7 +28,7 @@ def run(folder: Path, name: str, modules: Any = FAKE, **values: Any) -> Path:
         "runs_dir": str(folder),
         "name": name,
     }
-    assert train(run_config(**{**defaults, **values}), quiet=True, modules=modules) == 0
+    assert train(run_config(**{**defaults, **values}), quiet=True, workers=workers) == 0
     return folder / name
 
 
@@ -58,7 +57,7 @@ def test_an_error_in_a_worker_names_it(tmp_path: Path, capsys: pytest.CaptureFix
         runs_dir=str(tmp_path),
         name="run",
     )
-    assert train(config, quiet=True, modules=FAKE) == 1
+    assert train(config, quiet=True, workers=FAKE) == 1
     error = capsys.readouterr().err
     assert "error: sampler-0: environment fake_envs:Counting-v0" in error
     assert "a bug in the environment" in error
@@ -72,7 +71,7 @@ def tensors(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("env", ["Pendulum-v1", "fake_envs:Global-v0"])
 def test_the_same_seed_gives_the_same_bits_whatever_is_watched(tmp_path: Path, env: str) -> None:
-    common: dict[str, Any] = {"modules": MODULES, "env": env, "env_kwargs": {}, "total_timesteps": 260}
+    common: dict[str, Any] = {"workers": None, "env": env, "env_kwargs": {}, "total_timesteps": 260}
     common |= {"learning_starts": 60, "device": "cpu", "compile": False}
     first = tensors(run(tmp_path, "first", **common))
     watched = tensors(

@@ -23,6 +23,7 @@ def worker(role: str = "sampler", **values: Any) -> WorkerSnapshot:
     defaults: dict[str, Any] = {
         "name": "sampler-0" if role == "sampler" else role,
         "role": role,
+        "progress": {"sampler": "env_steps", "learner": "updates", "evaluator": "episodes"}[role],
         "pid": 5,
         "restarts": 0,
         "private": 2**20,

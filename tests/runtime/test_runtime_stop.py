@@ -17,7 +17,6 @@ from training import Training, wait_for
 from rlz.config import run_config
 from rlz.errors import NotServedError
 from rlz.records.checkpoint import newest_checkpoint
-from rlz.runtime.graph import MODULES
 from rlz.runtime.live import Live
 from rlz.runtime.resume import resume
 from rlz.runtime.serial import SerialRun
@@ -26,7 +25,7 @@ from rlz.runtime.train import train
 pytestmark = pytest.mark.usefixtures("fakes")
 
 Start = Callable[..., Training]
-FAKE = {**MODULES, "learner": "fake_learner"}
+FAKE = {"learner": "fake_learner:Learner"}
 SERIAL = {"mode": "serial", "total_timesteps": 10_000_000}
 HANGING = {**SERIAL, "env_kwargs": {"truncate_after": 20, "hang_at": 300}}
 
@@ -163,7 +162,7 @@ def test_the_rows_outlive_a_learner_of_serial_mode_that_raises(
     assert newest_checkpoint(training.run_dir).updates == 10
     training.assert_nothing_is_left()
     monkeypatch.delenv("RLZ_FAKE_LEARNER")
-    assert resume(training.run_dir, {"total_timesteps": 200}, quiet=True, modules=FAKE) == 0
+    assert resume(training.run_dir, {"total_timesteps": 200}, quiet=True, workers=FAKE) == 0
     resumed = newest_checkpoint(training.run_dir)
     assert (resumed.env_steps, resumed.updates) == (200, 150)
     assert resumed.replay is not None
@@ -215,7 +214,7 @@ def test_a_resume_removes_what_a_killed_controller_left(tmp_path: Path) -> None:
         **{"learning_starts": 10, "buffer_size": 500, "hidden": (8,), "eval_every": 0},
         **{"runs_dir": str(tmp_path), "name": "run"},
     })  # fmt: skip
-    assert train(config, quiet=True, modules=FAKE) == 0
+    assert train(config, quiet=True, workers=FAKE) == 0
     run = tmp_path / "run"
     before = {path.name for path in run.rglob(".*")}
     for folder in (run, run / "checkpoints", run / "replay", run / "logs"):
@@ -225,7 +224,7 @@ def test_a_resume_removes_what_a_killed_controller_left(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(run / ".live.sock"))
     metrics = (run / "metrics.jsonl").read_text()
-    assert resume(run, {"total_timesteps": 150}, quiet=True, modules=FAKE) == 0
+    assert resume(run, {"total_timesteps": 150}, quiet=True, workers=FAKE) == 0
     assert {path.name for path in run.rglob(".*")} == before
     assert (run / "metrics.jsonl").read_text().startswith(metrics)
     assert json.loads((run / "summary.json").read_text())["env_steps"] == 150

@@ -22,12 +22,11 @@ from rlz.records.checkpoint import newest_checkpoint
 from rlz.records.run_directory import RunDirectory
 from rlz.runtime import controller
 from rlz.runtime.controller import Controller
-from rlz.runtime.graph import MODULES
 from rlz.runtime.live import Live
-from rlz.runtime.process import Ending
 from rlz.runtime.resume import resume
 from rlz.runtime.train import train
 from rlz.transport.stats import Stat
+from rlz.workers.process import Ending
 
 pytestmark = pytest.mark.usefixtures("fakes")
 
@@ -116,7 +115,7 @@ class Deaths:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run = Run(config(num_envs=2, eval_every=100, total_timesteps=100_000, replay_ratio="free"), folder)
         self.folder = RunDirectory(folder, (folder / ".lock").open("ab"))
-        self.controller = Controller(self.run.config, self.run.env_spec, self.folder, self.run.streams)
+        self.controller = Controller(self.run.job, self.folder, self.run.streams)
         monkeypatch.setattr(self.controller, "_start", lambda slot: None)
         self.notes: list[str] = []
 
@@ -127,8 +126,8 @@ class Deaths:
         raise AssertionError
 
     def die(self, role: str) -> str:
-        (slot,) = (slot for slot in self.controller.slots if slot.node.role == role)
-        self.controller._restart(slot, Ending(slot.node.name, -9, None, Path("log")), self)
+        (slot,) = (slot for slot in self.controller.slots if slot.place.role == role)
+        self.controller._restart(slot, Ending(slot.place.name, -9, None, Path("log")), self)
         return self.notes[-1]
 
     def steps(self, count: int) -> None:
@@ -238,7 +237,7 @@ def test_a_stopped_worker_is_not_dead(start: Start, role: str, seconds: float) -
 
 def is_sampler(process: psutil.Process) -> bool:
     try:
-        return "rlz.workers.sampler" in process.cmdline()
+        return "rlz.workers.sampler:Sampler" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 
@@ -281,8 +280,8 @@ def test_the_death_of_the_learner_ends_the_run(
         # Its last checkpoint is old, but the rows outlived it: the run can go on without losing one.
         assert newest_checkpoint(training.run_dir).updates == (10 if mode == "kill" else 0)
         monkeypatch.delenv("RLZ_FAKE_LEARNER")
-        modules = {**MODULES, "learner": "fake_learner"}
-        assert resume(training.run_dir, {"total_timesteps": 200}, quiet=True, modules=modules) == 0
+        workers = {"learner": "fake_learner:Learner"}
+        assert resume(training.run_dir, {"total_timesteps": 200}, quiet=True, workers=workers) == 0
         resumed = newest_checkpoint(training.run_dir)
         assert (resumed.env_steps, resumed.updates) == (200, 150)
         assert resumed.replay is not None
@@ -401,10 +400,10 @@ def test_what_cannot_work_is_an_error_before_anything_starts(
 
 
 def test_no_descriptor_is_left_in_a_process_that_trains_twice(tmp_path: Path) -> None:
-    modules = {**MODULES, "learner": "fake_learner"}
+    workers = {"learner": "fake_learner:Learner"}
     counts = []
     for name in ("a", "b"):
-        assert train(small(tmp_path, name=name), quiet=True, modules=modules) == 0
+        assert train(small(tmp_path, name=name), quiet=True, workers=workers) == 0
         counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
     assert counts[0] == counts[1]
 
@@ -421,7 +420,7 @@ def test_garbage_is_collected_while_a_run_lives(tmp_path: Path, monkeypatch: pyt
     gc.disable()  # the interpreter's own collections, at numbers of objects
     try:
         left = weakref.ref(Cycle())
-        assert train(small(tmp_path), quiet=True, modules={**MODULES, "learner": "fake_learner"}) == 0
+        assert train(small(tmp_path), quiet=True, workers={"learner": "fake_learner:Learner"}) == 0
         assert left() is None
     finally:
         gc.enable()

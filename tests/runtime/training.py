@@ -52,7 +52,12 @@ class Training:
 
     def worker(self, role: str) -> psutil.Process:
         """Wait for a worker process."""
-        names = {"sampler": "rlz.workers.sampler", "evaluator": "rlz.workers.evaluator", "learner": "fake_learner"}
+        names = {
+            "sampler": "rlz.workers.sampler:Sampler",
+            "evaluator": "rlz.workers.evaluator:Evaluator",
+            "learner": "fake_learner:Learner",
+            "shaper": str(Path(__file__).parents[2] / "examples" / "reward_shaper.py:RewardShaper"),
+        }
 
         def find() -> psutil.Process | None:
             for process in self.descendants():

@@ -87,7 +87,6 @@ def test_nothing_that_is_read_is_ever_executed() -> None:
 def train(folder: Path, **values: Any) -> Path:
     """Make a run as somebody with a careless umask; returns its folder."""
     from rlz.config import run_config
-    from rlz.runtime.graph import MODULES
 
     options = {
         "env": "Pendulum-v1", "total_timesteps": 60, "learning_starts": 20, "eval_every": 20, "eval_episodes": 1,
@@ -95,10 +94,10 @@ def train(folder: Path, **values: Any) -> Path:
         "name": "run", **values,
     }  # fmt: skip
     # Its processes are as private as those of the real learner, and start sooner.
-    modules = MODULES if values.get("mode") == "serial" else {**MODULES, "learner": "fake_learner"}
+    workers = None if values.get("mode") == "serial" else {"learner": "fake_learner:Learner"}
     old = os.umask(0)
     try:
-        status = importlib.import_module("rlz.runtime.train").train(run_config(options), quiet=True, modules=modules)
+        status = importlib.import_module("rlz.runtime.train").train(run_config(options), quiet=True, workers=workers)
         assert status == 0
         assert os.umask(0) == 0, "the umask of the caller is given back"
     finally:

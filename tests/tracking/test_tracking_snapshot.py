@@ -90,7 +90,7 @@ def test_a_step_without_a_row_is_lost_and_a_row_before_its_step_is_not():
     streams.limiter.lanes = [0, 0]
     streams.stats.values[2:4, Stat.STEPS_OFFSET] = 60
     streams.stats.values[2:4, Stat.ROWS_OFFSET] = 60 - 50
-    infos = [WorkerInfo("sampler-0", "sampler", 2, 0, lanes=(0,)), WorkerInfo("sampler-1", "sampler", 3, 0, lanes=(1,))]
+    infos = [WorkerInfo(f"sampler-{i}", "sampler", 2 + i, 0, lanes=(i,), progress="env_steps") for i in range(2)]
     reader = Reader(streams, lambda: infos)
     streams.limiter.lanes, streams.replay.rows = [50, 50], [101, 100]  # one row is ahead of its step
     assert reader.read(1.0).rows_lost == 0
@@ -132,7 +132,7 @@ def test_memory_and_cpu_of_this_process_count_once():
 
 
 def test_a_new_process_in_a_slot_gives_no_cpu_figure():
-    infos = [WorkerInfo("sampler-0", "sampler", 2, 1), WorkerInfo("sampler-0", "sampler", 2, os.getpid(), 1)]
+    infos = [WorkerInfo("sampler-0", "sampler", 2, pid, restarts) for restarts, pid in enumerate((1, os.getpid()))]
     reader = Reader(FakeStreams(), lambda: [infos.pop(0)])
     seen = between(reader.read(1.0), reader.read(2.0), config=CONFIG, started=0.0)
     assert seen.workers[0].cpu_percent is None

@@ -64,6 +64,12 @@ class FakeStreams:
     replay: FakeReplay = field(default_factory=FakeReplay)
     parameters: FakeParameters = field(default_factory=FakeParameters)
 
+    def committed(self) -> list[int]:
+        return self.replay.committed()
+
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in (self.stats, self.limiter, self.replay, self.parameters))
+
     def step(self, env_steps: int, updates: int) -> None:
         """Let the run go on: one sampler in slot 2, the learner in slot 0."""
         self.limiter.env_steps += env_steps
@@ -78,9 +84,9 @@ class FakeStreams:
 def workers(pid: int | None = None) -> list[WorkerInfo]:
     own = os.getpid() if pid is None else pid
     return [
-        WorkerInfo("learner", "learner", 0, own),
-        WorkerInfo("evaluator", "evaluator", 1, 0),
-        WorkerInfo("sampler-0", "sampler", 2, own, lanes=(0,)),
+        WorkerInfo("learner", "learner", 0, own, progress="updates"),
+        WorkerInfo("evaluator", "evaluator", 1, 0, progress="episodes"),
+        WorkerInfo("sampler-0", "sampler", 2, own, lanes=(0,), progress="env_steps"),
     ]
 
 

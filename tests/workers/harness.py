@@ -1,5 +1,6 @@
 """Building workers in this process for tests."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 from rlz import envs
 from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
-from rlz.transport import Streams
+from rlz.placement import Place
+from rlz.transport.streams import Origin
 from rlz.workers.base import WorkerSpec
+from rlz.workers.job import Job
 
 PUBLISHER = 2
 SAMPLER = 3
@@ -37,26 +40,21 @@ class Run:
         self.config = run_config
         self.run_dir = run_dir
         self.env_spec: EnvSpec = envs.inspect_env(run_config)
-        self.streams = Streams.create(run_config, self.env_spec, slots=2 + run_config.samplers, run_id=1)
+        # With an evaluator in the graph, whether the run has evaluations or not: each role has its slot.
+        with_evaluator = run_config.model_copy(update={"eval_every": run_config.eval_every or 1})
+        self.job = replace(Job.of(with_evaluator, self.env_spec), config=run_config)
+        self.streams = self.job.streams(Origin(run_id=1))
         self.limiter = self.streams.limiter
         self.replay = self.streams.replay
 
     def spec(self, role: str, *, worker_id: int = SAMPLER, incarnation: int = 0, **values: Any) -> WorkerSpec:
-        slot = {"learner": 0, "evaluator": 1, "sampler": 2}[role]
-        defaults: dict[str, Any] = {
-            "role": role,
-            "name": f"{role}-0" if role == "sampler" else role,
-            "index": 0,
-            "worker_id": worker_id,
-            "slot": slot,
-            "incarnation": incarnation,
-            "parent_pid": 0,
-            "run_dir": str(self.run_dir),
-            "config": self.config.model_dump(mode="json"),
-            "env_spec": self.env_spec.to_json(),
-            "lanes": tuple(range(self.config.num_envs)) if role == "sampler" else (),
-        }
-        return WorkerSpec(**{**defaults, **values})
+        defaults: dict[str, Any] = {"incarnation": incarnation, "parent_pid": 0}
+        return self.job.spec(self.place(role), worker_id=worker_id, run_dir=str(self.run_dir), **{**defaults, **values})
+
+    def place(self, role: str) -> Place:
+        """That of the first worker of a role; a test's one sampler may have all lanes."""
+        found = next(place for place in self.job.places if place.role == role)
+        return replace(found, lanes=tuple(range(self.config.num_envs))) if role == "sampler" else found
 
     def publish(self, *, env_steps: int | None = None, scale: float = 0.0, seed: int = 0) -> int:
         """Publish an actor of random parameters (scale 0: all zero)."""
@@ -81,5 +79,4 @@ class Run:
         return columns, meta
 
     def stat(self, role: str, stat: int) -> float:
-        slot = {"learner": 0, "evaluator": 1, "sampler": 2}[role]
-        return float(self.streams.stats.read()[slot][stat])
+        return float(self.streams.stats.read()[self.place(role).slot][stat])

@@ -45,7 +45,7 @@ def test_rows_are_those_of_the_definition(tmp_path: Path, ending: str, n: int, e
     )  # fmt: skip
     run.publish()
     sampler = Sampler(run.spec("sampler"), run.streams)
-    reader = Reader(run.streams, lambda: [WorkerInfo("sampler-0", "sampler", 2, 0, lanes=tuple(range(envs)))])
+    reader = Reader(run.streams, lambda: [WorkerInfo.of(run.place("sampler"), 0)])
     sampler.start()
     while sampler.step(0.0):
         open_rows = run.limiter.env_steps - sum(run.replay.committed())

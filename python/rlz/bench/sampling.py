@@ -71,8 +71,9 @@ def measure(env: str, seconds: float, seed: int = 1) -> dict[str, Any]:
 
     from rlz import envs
     from rlz.config import Role, resolve, stream
-    from rlz.transport import Streams
+    from rlz.transport.streams import Origin
     from rlz.workers.environment import training_seed
+    from rlz.workers.job import Job
     from rlz.workers.sampler import Sampler
 
     overrides = {
@@ -80,10 +81,11 @@ def measure(env: str, seconds: float, seed: int = 1) -> dict[str, Any]:
     }  # fmt: skip
     config = resolve("sac", env, overrides, None)
     env_spec = envs.inspect_env(config, on_note=lambda _: None)
-    streams = Streams.create(config, env_spec, slots=3, run_id=1)
+    job = Job.of(config, env_spec)
+    streams = job.streams(Origin(run_id=1))
     with tempfile.TemporaryDirectory(prefix="rlz-bench-") as run_dir:
-        publish_random_actor(streams, config, env_spec)
-        sampler = Sampler(sampler_spec(config, env_spec, run_dir), streams)
+        publish_random_actor(streams, config.seed)
+        sampler = Sampler(sampler_spec(job, run_dir), streams)
         sampler.start()
         bare = envs.make(config)
         bare.reset(seed=training_seed(stream(seed, Role.ENV, worker=0, env=0, incarnation=0)))
@@ -121,35 +123,19 @@ def measure(env: str, seconds: float, seed: int = 1) -> dict[str, Any]:
     return {**rates, "shares": shares, "episodes": episodes}
 
 
-def sampler_spec(config: Any, env_spec: Any, run_dir: str) -> Any:
+def sampler_spec(job: Any, run_dir: str) -> Any:
     """`WorkerSpec` of the one sampler of an in-process run."""
-    import os
-
-    from rlz.workers.base import WorkerSpec
-
-    return WorkerSpec(
-        role="sampler",
-        name="sampler-0",
-        index=0,
-        worker_id=4,
-        slot=2,
-        parent_pid=os.getppid(),
-        run_dir=run_dir,
-        config=config.model_dump(mode="json"),
-        env_spec=env_spec.to_json(),
-        lanes=tuple(range(config.num_envs or 1)),
-    )
+    place = next(place for place in job.places if place.lanes)
+    return job.spec(place, worker_id=4, run_dir=run_dir)
 
 
-def publish_random_actor(streams: Any, config: Any, env_spec: Any) -> None:
+def publish_random_actor(streams: Any, seed: int) -> None:
     """Publish version 1: an untrained actor (weights uniform in +-1/sqrt(inputs), biases 0), made without torch."""
     import numpy as np
 
-    from rlz.config.model import ask
-
-    rng = np.random.default_rng(config.seed)
+    rng = np.random.default_rng(seed)
     packed = []
-    for name, _, shape in ask(config, env_spec).policy.manifest:
+    for name, _, shape in streams.parameters.manifest:
         if name.endswith("norm.weight"):
             packed.append(np.ones(shape, np.float32).reshape(-1))
         elif len(shape) == 2:

@@ -4,13 +4,14 @@ import inspect
 from collections.abc import Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from rlz.algorithms.source import BUILT_IN, is_own
 from rlz.cli.options import given, run_parameters
-from rlz.config import Resolved, resolve_with_origins
+from rlz.config import Resolved, RunConfig, resolve_with_origins
 from rlz.errors import CheckpointError, UsageError
 
 EPILOG = """[bold]Examples[/bold]
@@ -25,7 +26,14 @@ EPILOG = """[bold]Examples[/bold]
   rlz train --resume runs/NAME --total-timesteps 2000000"""
 
 
-def train(algo: str | None, config: Path | None, resume: Path | None, print_config: bool, **options: Any) -> int:
+def train(
+    algo: str | None,
+    config: Path | None,
+    resume: Path | None,
+    print_config: bool,
+    show_graph: str | None,
+    **options: Any,
+) -> int:
     """Train an agent, and keep everything about the run in its folder.
 
     Values are taken from: defaults, the preset of the environment, --config, options; the last one wins.
@@ -39,6 +47,8 @@ def train(algo: str | None, config: Path | None, resume: Path | None, print_conf
             raise CheckpointError(f"{resume} is no run: it has no config.toml. `rlz runs` lists the runs.")
     resolved = resolve_with_origins(algo, None, given(options), config)
     if resume is not None:
+        if show_graph is not None:
+            return _show_graph(resolved.config, show_graph)
         if print_config:
             typer.echo(resolved.render(), nl=False)
             return 0
@@ -52,9 +62,27 @@ def train(algo: str | None, config: Path | None, resume: Path | None, print_conf
         origins = resolved.origins | dict.fromkeys(plan.plan.choices, "plan")
         typer.echo(Resolved(plan.config, origins).render(), nl=False)
         return 0
+    if show_graph is not None:
+        return _show_graph(plan.config, show_graph)
     from rlz.runtime.train import train as run
 
     return run(plan.config, plan=plan.plan, notes=plan.notes)
+
+
+def _show_graph(config: RunConfig, form: str) -> int:
+    """Print the graph of a run; nothing is started but the environment, once."""
+    from rich.console import Console
+
+    from rlz import envs
+    from rlz.cli.drawing import mermaid, tree
+    from rlz.workers.job import Job
+
+    job = Job.of(config, envs.inspect_env(config))
+    if form == "mermaid":
+        typer.echo(mermaid(job.graph, job.placement))
+    else:
+        Console(highlight=False).print(tree(f"{config.algo} on {config.env}", job.graph, job.placement))
+    return 0
 
 
 _OWN: dict[str, Any] = {
@@ -85,8 +113,16 @@ _OWN: dict[str, Any] = {
         ),
     ],
     "print_config": Annotated[bool, typer.Option("--print-config", help="Show every value and its origin, and exit.")],
+    "show_graph": Annotated[
+        Literal["tree", "mermaid"] | None,
+        typer.Option(
+            help="Show workers and streams, and exit; mermaid: as a chart for documents.",
+            metavar="tree|mermaid",
+            show_default=False,
+        ),
+    ],
 }
-_DEFAULTS = {"algo": None, "config": None, "resume": None, "print_config": False}
+_DEFAULTS = {"algo": None, "config": None, "resume": None, "print_config": False, "show_graph": None}
 
 
 def command(arguments: Sequence[str]) -> typer.Typer:
@@ -101,5 +137,16 @@ def command(arguments: Sequence[str]) -> typer.Typer:
     wrapped = wraps(train)(lambda **options: train(**options))
     wrapped.__signature__ = inspect.Signature(own + run_parameters(algo))  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(wrapped)
+    app.command(epilog=EPILOG, cls=_Train)(wrapped)
     return app
+
+
+class _Train(TyperCommand):
+    """Lets `--show-graph` stand alone: its value is then `tree`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        for place in [place for place, word in enumerate(given) if word == "--show-graph"][::-1]:
+            if given[place + 1 : place + 2] not in (["tree"], ["mermaid"]):
+                given.insert(place + 1, "tree")
+        return super().parse_args(ctx, given)

@@ -101,6 +101,15 @@ class RunConfig(BaseModel):
         panel=Panel.PLACEMENT,
         help="Workers as processes side by side, or the same graph in one process: deterministic, for debugging.",
     )
+    graph: Annotated[str | None, AfterValidator(values.code_path)] = option(
+        None,
+        panel=Panel.PLACEMENT,
+        help="Function that makes the graph of the run of the usual one: workers of one's own, docs/graph.md.",
+        metavar="FILE.py:NAME",
+        expects="module:function or file.py:function",
+        shown="samplers, learner, evaluator",
+        min_length=3,
+    )
     plan: str = option(
         "auto",
         panel=Panel.PLACEMENT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,6 +35,9 @@ DTYPES = {
 
 KEPT = torch.float32, torch.int64
 """Types that a batch keeps: what networks compute in, and indices of choices."""
+
+POLL_S = 0.001
+"""Seconds between looks for the first rows."""
 
 AHEAD = 2
 """Batches that the prefetch thread keeps ready."""
@@ -121,6 +125,8 @@ class Batches:
         self._lock = threading.Lock()  # held while the sampler draws
         self._thread = threading.Thread(target=self._prefetch, name="prefetch", daemon=True) if ahead else None
         self._used: Slot | None = None
+        self._has_rows = False
+        self._closing = threading.Event()
 
     def next(self, timeout: float | None = 0.0) -> Batch | None:
         """Next batch; it stays valid until the following call. None when none is ready within `timeout` seconds.
@@ -128,6 +134,8 @@ class Batches:
         The first call draws the first batch: call it only when the buffer holds what an update may see.
         """
         if self._thread is None:
+            if not self._wait_for_rows(timeout):
+                return None
             self._used = self._slots[0]
             self._draw(self._used)
             return self._deliver(self._used)
@@ -177,9 +185,19 @@ class Batches:
 
     def close(self) -> None:
         """End the thread."""
+        self._closing.set()
         if self._thread is not None and self._thread.ident is not None:
             self._free.put(None)
             self._thread.join()
+
+    def _wait_for_rows(self, timeout: float | None) -> bool:
+        """Whether there are rows: those of the first env steps may still be on their way through another worker."""
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not self._has_rows:
+            self._has_rows = self._sampler.available > 0
+            if not self._has_rows and (time.monotonic() >= deadline or self._closing.wait(POLL_S)):
+                return False
+        return True
 
     def _deliver(self, slot: Slot) -> Batch:
         if not self._cuda:
@@ -209,6 +227,8 @@ class Batches:
             torch.cuda.set_device(self._device)  # of each thread
         while (slot := self._free.get()) is not None:
             try:
+                if not self._wait_for_rows(None):
+                    return
                 self._draw(slot)
             except BaseException as error:
                 self._ready.put(error)

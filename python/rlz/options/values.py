@@ -5,6 +5,7 @@ Every function raises a bare ValueError: the message that a user sees is made in
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rlz.options import literals
@@ -146,6 +147,16 @@ def folder_name(value: str | None) -> str | None:
     if value is not None and (value in ("", ".", "..") or "/" in value or "\0" in value):
         raise ValueError("no such form")
     return value
+
+
+def code_path(value: str | None) -> str | None:
+    """Accept "module:name" or "file.py:name"; a file is found from any folder later."""
+    if value is None:
+        return None
+    where, _, name = value.rpartition(":")
+    if not where or not name.isidentifier():
+        raise ValueError("not module:name or file.py:name")
+    return f"{Path(where).expanduser().absolute()}:{name}" if where.endswith(".py") else value
 
 
 def wrapper_paths(value: tuple[str, ...]) -> tuple[str, ...]:

@@ -63,11 +63,11 @@ class Window:
         """Cores that the run's processes used."""
         return self._mean(lambda snapshot: sum(worker.cpu_percent or 0.0 for worker in snapshot.workers) / 100)
 
-    def of(self, role: str, value: "Callable[[WorkerSnapshot], float]") -> float:
-        """A figure of the workers of a role: its mean over them and the time."""
+    def of(self, progress: str, value: "Callable[[WorkerSnapshot], float]") -> float:
+        """A figure of the workers that do one thing: its mean over them and the time."""
 
         def mean(snapshot: "Snapshot") -> float:
-            values = [value(worker) for worker in snapshot.workers if worker.role == role]
+            values = [value(worker) for worker in snapshot.workers if worker.progress == progress]
             return sum(values) / max(1, len(values))
 
         return self._mean(mean)
@@ -179,14 +179,16 @@ def _slow_side(window: Window, config: "RunConfig", steps: float, frames: float)
         if (steps < -TOLERANCE) != (frames < -TOLERANCE):
             return "environment" if steps < frames else "updates"
         return "both"
-    samplers, learner = (window.of(role, lambda one: one.waits.get("limiter", 0.0)) for role in ("sampler", "learner"))
+    samplers, learner = (
+        window.of(does, lambda one: one.waits.get("limiter", 0.0)) for does in ("env_steps", "updates")
+    )
     if max(samplers, learner) < WAITS:
         return "both"
     return "environment" if learner > samplers else "updates"
 
 
 def _updates(window: Window) -> str:
-    rows = window.of("learner", lambda one: one.waits.get("batch", 0.0))
+    rows = window.of("updates", lambda one: one.waits.get("batch", 0.0))
     if rows > WAITS:
         return f"the learner waits for rows of the replay buffer, {rows:.0%} of the time"
     return "updates are slower than when they were measured: a lower clock, or memory that others use"
@@ -196,9 +198,9 @@ def _resets(window: Window, sampling: "Sampling | None", missing: float) -> str:
     """Whether resets explain at least half of the env steps that are missing (a part of those expected)."""
     if sampling is None or sampling.reset_us is None or not sampling.episode_length:
         return ""
-    share = window.of("sampler", lambda one: one.resets)
-    steps = window.of("sampler", lambda one: one.env_steps_per_s)
-    episodes = window.of("sampler", lambda one: one.episodes_per_s)
+    share = window.of("env_steps", lambda one: one.resets)
+    steps = window.of("env_steps", lambda one: one.env_steps_per_s)
+    episodes = window.of("env_steps", lambda one: one.episodes_per_s)
     usual = steps / sampling.episode_length * sampling.reset_us.mean / 1e6
     if not episodes or share - usual < missing / 2:
         return ""

@@ -22,14 +22,15 @@ from rlz.bench.children import say
 from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import in_one_line
-from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
-from rlz.runtime.process import WorkerProcess, single_threaded, wait_until_dead
+from rlz.placement import Place
+from rlz.system.notices import notices_to
 from rlz.tracking import WorkerInfo
 from rlz.tracking.snapshot import Reader, Reading, Snapshot, between
-from rlz.transport import Streams
 from rlz.transport.stats import Stat
-from rlz.workers.base import WorkerSpec, notices_to
+from rlz.transport.streams import FIRST_WORKER_ID, Origin
+from rlz.workers.job import Job
 from rlz.workers.learner import Learner
+from rlz.workers.process import WorkerProcess, single_threaded, wait_until_dead
 
 BUFFER_ROWS = 50_000
 """Rows of the replay buffer: as many as are sampled in some seconds."""
@@ -52,17 +53,16 @@ class Run:
 
     def __init__(self, config: RunConfig, env_spec: EnvSpec, cores: Sequence[int], folder: Path) -> None:
         self._config = config
-        nodes = plan(config, cores)
         (folder / "checkpoints").mkdir()
-        self._streams = Streams.create(config, env_spec, slots=len(nodes) + 1, run_id=1)
+        self._job = Job.of(config, env_spec, cores=cores)
+        self._streams = self._job.streams(Origin(run_id=1))
         self._folder = folder
-        self._env_spec = env_spec
         self._processes: list[WorkerProcess] = []
         self._infos: list[WorkerInfo] = []
         self._learner: Learner | None = None
         try:
-            for number, node in enumerate(node for node in nodes if node.role != "evaluator"):
-                self._add(node, FIRST_WORKER_ID + number)
+            for place in self._job.places:
+                self._add(place, FIRST_WORKER_ID + place.slot)
         except BaseException:
             self.close()
             raise
@@ -107,32 +107,19 @@ class Run:
             self._learner.close()
         self._streams.close()
 
-    def _add(self, node: Node, worker: int) -> None:
-        spec = WorkerSpec(
-            role=node.role,
-            name=node.name,
-            index=node.index,
-            worker_id=worker,
-            slot=node.slot,
-            parent_pid=os.getpid(),
-            run_dir=str(self._folder),
-            config=self._config.model_dump(mode="json"),
-            env_spec=self._env_spec.to_json(),
-            fds=self._streams.fds(node.role),
-            lanes=node.lanes,
-            cores=node.cores,
-            sys_path=tuple(sys.path),
-        )
-        if node.role == "learner":
-            self._learner = Learner(spec, self._streams)
+    def _add(self, place: Place, worker: int) -> None:
+        if place.node.torch:
+            spec = self._job.spec(place, worker_id=worker, run_dir=str(self._folder))
+            self._learner = Learner(spec, self._streams.of(place.node))
             self._learner.start()
             pid = os.getpid()
         else:
-            log = self._folder / f"{node.name}.log"
-            process = WorkerProcess(node, spec, MODULES[node.role], log, single_threaded())
+            fds = self._streams.fds(place.node)
+            spec = self._job.spec(place, worker_id=worker, run_dir=str(self._folder), fds=fds)
+            process = WorkerProcess(place, spec, self._folder / f"{place.name}.log", single_threaded())
             self._processes.append(process)
             pid = process.pid
-        self._infos.append(WorkerInfo(node.name, node.role, node.slot, pid, 0, node.lanes))
+        self._infos.append(WorkerInfo.of(place, pid))
 
     def _work(self, seconds: float) -> None:
         assert self._learner is not None
@@ -171,8 +158,8 @@ def measure(
     folder = Path(tempfile.mkdtemp(prefix="run-"))  # within that of the profile, which removes it
     with Run(short, env_spec, cores, folder) as run:
         found, precision = run.measure(seconds), run.precision
-    samplers = [worker for worker in found.workers if worker.role == "sampler"]
-    learner = next(worker for worker in found.workers if worker.role == "learner")
+    samplers = [worker for worker in found.workers if worker.progress == "env_steps"]
+    learner = next(worker for worker in found.workers if worker.progress == "updates")
     return {
         **{name: setting[name] for name in ("samplers", "envs_per_sampler", "spin_count", "pinned", "device")},
         "batch_size": short.replay().batch,
@@ -202,11 +189,11 @@ def main(config: dict[str, Any], settings: Sequence[dict[str, Any]], seconds: fl
     }
     base = run_config({**config, **quiet, "learning_starts": 10**6})
     cores = sorted(os.sched_getaffinity(0))
+    env_spec = envs.inspect_env(base, on_note=lambda _: None)
     pinned = next((setting for setting in settings if setting["pinned"]), None)
     if pinned is not None:  # before torch starts its threads, which inherit it
-        nodes = plan(base.model_copy(update={"samplers": pinned["samplers"], "pin": True}), cores)
-        os.sched_setaffinity(0, nodes[0].cores or cores)
-    env_spec = envs.inspect_env(base, on_note=lambda _: None)
+        job = Job.of(base.model_copy(update={"samplers": pinned["samplers"], "pin": True}), env_spec, cores=cores)
+        os.sched_setaffinity(0, next(place.cores for place in job.places if place.node.torch) or cores)
     for number, setting in enumerate(settings):
         say({"next": number})
         try:

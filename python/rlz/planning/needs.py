@@ -3,13 +3,13 @@
 A shared segment that does not fit is otherwise noticed late, and a container's limit not at all.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlz.config.model import ask
 from rlz.errors import SharedMemoryError
+from rlz.graph import allocated_rows, packed_bytes
 from rlz.system.memory import MIB, Limit, in_words, limits
 
 if TYPE_CHECKING:
@@ -27,22 +27,15 @@ ENV_BYTES = MIB
 
 CONTROLLER_BYTES = 150 * MIB
 
-_ITEM_BYTES = {"f16": 2, "bf16": 2, "u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f64": 8, "u64": 8, "i64": 8}
-
 
 def row_bytes(env_spec: "EnvSpec") -> int:
-    """Bytes of one row in the replay buffer: its packed fields rounded up to 64, and 16 bytes of stamp."""
-    offset = 0
-    for _, dtype, shape in env_spec.fields():
-        size = _ITEM_BYTES.get(dtype, 4)
-        offset = -(-offset // size) * size + size * math.prod(shape)
-    return -(-offset // 64) * 64 + 16
+    """Bytes of one row of an environment's transitions in the replay buffer."""
+    return packed_bytes(env_spec.fields())
 
 
 def replay_rows(config: "RunConfig") -> int:
-    """Rows that are allocated: every lane has room for its share of the buffer, and a margin."""
-    share = -(-config.replay().capacity // config.num_envs)
-    return (share + min(max(share // 16, 2), 64)) * config.num_envs
+    """Rows that are allocated for the replay buffer of a run."""
+    return allocated_rows(config.replay().capacity, config.num_envs)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from rlz.acting import Policy, make_policy
 from rlz.bench.buffers import appends, filled, rate, uniform
 from rlz.bench.sampling import publish_random_actor, sampler_spec
 from rlz.config import RunConfig, run_config
-from rlz.config.model import ask
 from rlz.envs import actions_of
 from rlz.planning.bandwidth import memory_copies
 from rlz.transport import Streams
+from rlz.transport.streams import Origin
+from rlz.workers.job import Job
 from rlz.workers.sampler import Sampler
 
 ROWS = 100_000
@@ -97,8 +98,8 @@ class Bench:
         """Rates of the replay buffer and the parameter store; `seconds` for each of five."""
         fields = self._env_spec.fields()
         replay = filled(fields, ROWS, settle_s=2.0)
-        streams = Streams.create(self._config, self._env_spec, slots=1, run_id=1)
-        publish_random_actor(streams, self._config, self._env_spec)
+        streams = Job.of(self._config, self._env_spec).streams(Origin(run_id=1))
+        publish_random_actor(streams, self._config.seed)
         into = np.zeros(streams.parameters.nbytes, np.uint8)
         subscriber = streams.parameters.subscriber(worker=9)
         publisher = streams.parameters.publisher(worker=3)
@@ -133,17 +134,19 @@ class Bench:
     def _sampler(self, num_envs: int) -> Sampler:
         if num_envs not in self._samplers:
             config = self._config.model_copy(update={"num_envs": num_envs})
-            streams = Streams.create(config, self._env_spec, slots=3, run_id=1)
-            publish_random_actor(streams, config, self._env_spec)
-            sampler = Sampler(sampler_spec(config, self._env_spec, tempfile.gettempdir()), streams)
+            job = Job.of(config, self._env_spec)
+            streams = job.streams(Origin(run_id=1))
+            publish_random_actor(streams, config.seed)
+            sampler = Sampler(sampler_spec(job, tempfile.gettempdir()), streams)
             sampler.start()
             self._samplers[num_envs], self._streams[num_envs] = sampler, streams
         return self._samplers[num_envs]
 
     def _policy(self) -> Policy:
-        streams = Streams.create(self._config, self._env_spec, slots=1, run_id=1)
-        publish_random_actor(streams, self._config, self._env_spec)
-        policy = make_policy(ask(self._config, self._env_spec).policy, SEED)
+        job = Job.of(self._config, self._env_spec)
+        streams = job.streams(Origin(run_id=1))
+        publish_random_actor(streams, self._config.seed)
+        policy = make_policy(job.answers.policy, SEED)
         policy.refresh(streams.parameters.subscriber(worker=9))
         streams.close()
         return policy

@@ -28,7 +28,7 @@ from rlz.records.policy_files import DESCRIPTION, TENSORS, PolicyFiles, check_fi
 from rlz.records.replay_files import ReplaySaver, SavedReplay, check_rows, remove_unused
 from rlz.records.totals import Totals
 from rlz.system.files import new_folder, point_to, write_file
-from rlz.workers.base import notice
+from rlz.system.notices import notice
 
 if TYPE_CHECKING:
     from rlz._native import Replay
@@ -57,12 +57,13 @@ class Cut(NamedTuple):
 
 
 _states: dict[str, Callable[[], Any]] = {}
+"""Give the states of the workers that take turns with the one that writes the checkpoints, by name."""
 
 
 def save_states(states: Mapping[str, Callable[[], Any]]) -> None:
     """From now on, put these states (JSON values, by worker) into every checkpoint that this process writes.
 
-    Serial mode hands in its samplers, which are between two steps whenever the learner takes a cut.
+    Only of workers that are between two steps whenever a cut is taken: those that take turns in one process.
     """
     _states.clear()
     _states.update(states)
@@ -77,7 +78,7 @@ class Checkpoint:
     path : its folder.
     env_steps, updates : counters of the run at the cut.
     counters, rng, extra : as they were given to `Checkpointer.save`.
-    workers : states of the samplers by name (serial mode), else empty.
+    workers : states of workers by name (those that took turns), else empty.
     learner : the learner's tensors by name.
     replay : where the rows are; None when they were not saved.
     priorities : of the rows (`rlz.records.priorities`); None without.
@@ -150,7 +151,8 @@ class Checkpointer:
         self._streams = streams
         self._config = config
         self._env_spec = env_spec
-        self._replay = ReplaySaver(self._run_dir, streams.replay) if config.save_replay else None
+        rows = streams.learned_from
+        self._replay = ReplaySaver(self._run_dir, rows) if config.save_replay and rows is not None else None
         self._last: tuple[Any, Path] | None = None
 
     def save(
@@ -221,16 +223,17 @@ class Checkpointer:
 
         Samplers go on meanwhile (until the replay ratio holds them), so both are read until nothing moved between.
         """
-        limiter, replay = self._streams.limiter, self._streams.replay
+        limiter, rows = self._streams.limiter, self._streams.learned_from
         for _ in range(_CUT_TRIES):
             before = limiter.lane_steps()
-            committed = replay.committed()
+            written = self._streams.committed()
+            committed = [] if rows is None else rows.committed()
             if limiter.lane_steps() == before:
                 break
         workers = {name: state() for name, state in _states.items()}
         env_steps, updates = limiter.env_steps, limiter.updates
         # After the steps: no line of the log that stays at a resume is ahead of these.
-        totals = Totals.of(self._streams, self._config, steps=before, committed=committed, writing=1)
+        totals = Totals.of(self._streams, steps=before, committed=written, writing=1)
         return Cut(env_steps, updates, committed, workers, totals)
 
     def _write(
@@ -338,7 +341,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         counters=state.counters,
         rng=state.rng.model_dump(),
         extra=state.extra,
-        workers={name: worker.model_dump() for name, worker in state.workers.items()},
+        workers=state.workers,
         learner=learner,
         replay=state.replay,
         priorities=priorities,

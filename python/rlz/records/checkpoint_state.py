@@ -42,22 +42,11 @@ class RandomStates(_Strict):
     learner: Hex
 
 
-class SamplerState(_Strict):
-    """What a sampler of serial mode goes on from; lists have one entry per environment (see `Sampler.state`)."""
-
-    policy: Hex
-    environments: list[dict[str, Any] | None]
-    obs: list[Hex]
-    flags: list[int]
-    returns: list[str]
-    lengths: list[Count]
-    windows: list[Hex]
-
-
 class State(_Strict):
     """Everything in `state.json`.
 
     `files`: checksums of the other files in the folder; empty in checkpoints that are older than checksums.
+    `workers`: states of the workers that took turns with the one that wrote it (see `Stateful`).
     `totals`: what the run has counted up to the cut.
     """
 
@@ -68,7 +57,7 @@ class State(_Strict):
     counters: dict[str, int]
     rng: RandomStates
     extra: dict[str, Any]
-    workers: dict[str, SamplerState]
+    workers: dict[str, dict[str, Any]]
     replay: SavedReplay | None
     files: dict[str, Checksum] = {}
     totals: Totals = Totals()

@@ -13,7 +13,6 @@ from rlz.records.totals import Totals
 from rlz.system.files import replace_file
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
     from rlz.transport import Streams
 
 SALVAGE = "salvage.json"
@@ -29,17 +28,18 @@ class Salvage(BaseModel):
     totals: Totals = Totals()
 
 
-def save_replay(run_dir: Path, streams: "Streams", config: "RunConfig") -> int:
-    """Save the rows of a run whose workers are gone; returns how many.
+def save_replay(run_dir: Path, streams: "Streams") -> int:
+    """Save the rows that were learned from, of a run whose workers are gone; returns how many.
 
     Raises
     ------
     OSError
         The disk is full, or the folder cannot be written.
     """
-    committed = streams.replay.committed()
-    saved = ReplaySaver(run_dir, streams.replay).save(committed)
-    totals = Totals.of(streams, config, steps=streams.limiter.lane_steps(), committed=committed)
+    rows = streams.learned_from
+    assert rows is not None, "asked only where there are rows"
+    saved = ReplaySaver(run_dir, rows).save(rows.committed())
+    totals = Totals.of(streams, steps=streams.limiter.lane_steps(), committed=streams.committed())
     salvage = Salvage(env_steps=streams.limiter.env_steps, replay=saved, totals=totals)
     replace_file(run_dir / SALVAGE, (salvage.model_dump_json(indent=1) + "\n").encode())
     return sum(file.last - file.first + 1 for file in saved.files())
@@ -58,5 +58,5 @@ def with_salvaged_rows(checkpoint: Checkpoint) -> Checkpoint:
     if not whole or salvage.env_steps <= checkpoint.env_steps:
         return checkpoint
     # What learner and evaluator did since is lost, and so are their counts of it.
-    totals = Totals(wall_s=salvage.totals.wall_s, workers={**checkpoint.totals.workers, **salvage.totals.samplers()})
+    totals = Totals(wall_s=salvage.totals.wall_s, workers={**checkpoint.totals.workers, **salvage.totals.steppers()})
     return replace(checkpoint, env_steps=salvage.env_steps, replay=salvage.replay, workers={}, totals=totals)

@@ -8,30 +8,29 @@ import contextlib
 import gc
 import os
 import select
-import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rlz._native import FINISHED
+from rlz.graph import ENDS_THE_RUN, PROGRESS
 from rlz.learning.threads import learner_environment
+from rlz.placement import Place
 from rlz.records.run_directory import RunDirectory
-from rlz.runtime.graph import FIRST_WORKER_ID, LAST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.live import open_door
-from rlz.runtime.process import Ending, WorkerProcess, single_threaded, wait_until_dead
 from rlz.runtime.signals import StopSignals
 from rlz.system.descendants import children, collect, kill_orphans_of
 from rlz.system.files import TEMPORARY, remove_temporary
 from rlz.tracking import WorkerInfo
 from rlz.transport.stats import Stat
-from rlz.workers.base import WorkerSpec
+from rlz.transport.streams import FIRST_WORKER_ID, LAST_WORKER_ID
+from rlz.workers.job import Job
+from rlz.workers.process import Ending, WorkerProcess, single_threaded, wait_until_dead
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
-    from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
     from rlz.transport.attaching import Door
 
@@ -41,23 +40,14 @@ TICK_S = 0.25
 FATAL_DEATHS = 3
 """Deaths of one worker in a row, without progress between, that end the run."""
 
-PROGRESS: Mapping[str, tuple[int, str]] = {"sampler": (1000, "1,000 env steps"), "evaluator": (1, "an episode")}
-"""What counts as progress between two deaths, by role: env steps of its lanes, episodes played to the end."""
-
-STEPPER_GRACE_S = 2.0
-"""Time for samplers and evaluator to end after a stop: one env step."""
-
-LEARNER_GRACE_S = 4.0
-"""Time for the learner to end after a stop, its checkpoint included; the whole run ends within 5 s."""
-
 CHECKPOINT_GRACE_S = 60.0
-"""Time for the learner when it is in the middle of writing a checkpoint."""
+"""Time for the worker that ends the run when it is in the middle of writing a checkpoint."""
 
 LEFTOVER_GRACE_S = 10.0
-"""Time for samplers to end after the learner has done its last update."""
+"""Time for the others to end after it has done its last update."""
 
 QUIET_S = 300.0
-"""Time for the evaluator without a sign of life, such as an env step, after the learner's end."""
+"""Time for workers that may stay (the evaluator) without a sign of life, such as an env step, after that."""
 
 
 COLLECT_S = 60.0
@@ -77,9 +67,9 @@ class RunTracker(Protocol):
 
 @dataclass
 class Slot:
-    """One node of the graph, and the process that fills it now."""
+    """One place of the run, and the process that fills it now."""
 
-    node: Node
+    place: Place
     process: WorkerProcess | None = None
     pid: int = 0
     restarts: int = 0
@@ -88,7 +78,7 @@ class Slot:
 
     def info(self) -> WorkerInfo:
         """Describe it for the tracker."""
-        return WorkerInfo(self.node.name, self.node.role, self.node.slot, self.pid, self.restarts, self.node.lanes)
+        return WorkerInfo.of(self.place, self.pid, self.restarts)
 
 
 @dataclass
@@ -104,45 +94,43 @@ class Controller:
 
     Parameters
     ----------
-    config, env_spec, run_dir, streams : of the run.
+    job, run_dir, streams : of the run.
     generation : how often this run was started before (0: fresh); part of every incarnation.
     resume : checkpoint that the workers go on from.
-    modules : program of each role.
+
+    Attributes
+    ----------
+    sink_died : the worker that ends the run has died, so its newest checkpoint is older than the rows.
     """
 
     def __init__(
         self,
-        config: "RunConfig",
-        env_spec: "EnvSpec",
+        job: Job,
         run_dir: RunDirectory,
         streams: "Streams",
         *,
         generation: int = 0,
         resume: Path | None = None,
-        modules: Mapping[str, str] = MODULES,
     ) -> None:
-        self.config = config
-        self.env_spec = env_spec
+        self.job = job
         self.run_dir = run_dir
         self.streams = streams
         self.generation = generation
         self.resume = resume
-        self.modules = modules
         board = streams.stats.read()
-        self.slots = [Slot(node, restarts=int(board[node.slot][Stat.RESTARTS])) for node in plan(config)]
+        self.slots = [Slot(place, restarts=int(board[place.slot][Stat.RESTARTS])) for place in job.places]
         self._ids = deque(range(FIRST_WORKER_ID, LAST_WORKER_ID + 1))
-        self._config_json: dict[str, Any] = config.model_dump(mode="json")
         self._poll = select.poll()
         self._by_pidfd: dict[int, Slot] = {}
         self._notices = b""
         self._error = ""
         self._stopping_at: float | None = None
-        self._learner_done_at: float | None = None
+        self._sink_done_at: float | None = None
         self._said_waiting = False
         self._collected_at = time.monotonic()
         self._killed: dict[str, str] = {}
         self._orphans: set[int] = set()
-        self.learner_died = False
+        self.sink_died = False
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._reader, select.POLLIN)
         self._door: Door | None = None
@@ -212,7 +200,7 @@ class Controller:
 
     def _open_door(self, tracker: RunTracker) -> None:
         try:
-            self._door = open_door(self.run_dir.path, self.config, self.env_spec, self.streams, self.workers)
+            self._door = open_door(self.run_dir.path, self.job, self.streams, self.workers)
         except OSError as error:
             tracker.note(f"`rlz runs show` cannot look into this run while it lives: {error.strerror or error}")
         else:
@@ -225,28 +213,19 @@ class Controller:
             self._door = None
 
     def _start(self, slot: Slot) -> None:
-        node = slot.node
-        spec = WorkerSpec(
-            role=node.role,
-            name=node.name,
-            index=node.index,
+        place = slot.place
+        spec = self.job.spec(
+            place,
             worker_id=self._ids.popleft(),
-            slot=node.slot,
-            incarnation=(self.generation << 32) + slot.restarts,
-            parent_pid=os.getpid(),
             run_dir=str(self.run_dir.path),
-            config=self._config_json,
-            env_spec=self.env_spec.to_json(),
-            fds=self.streams.fds(node.role),
-            lanes=node.lanes,
-            cores=node.cores,
+            incarnation=(self.generation << 32) + slot.restarts,
+            fds=self.streams.fds(place.node),
             notice_fd=self._writer,
-            sys_path=tuple(sys.path),
             resume=None if self.resume is None else str(self.resume),
         )
-        environment = learner_environment(self.config.spin_count) if node.role == "learner" else single_threaded()
-        log = self.run_dir.logs / f"{node.name}.log"
-        process = WorkerProcess(node, spec, self.modules[node.role], log, environment)
+        spin_count = self.job.config.spin_count
+        environment = learner_environment(spin_count) if place.node.torch else single_threaded()
+        process = WorkerProcess(place, spec, self.run_dir.logs / f"{place.name}.log", environment)
         slot.process, slot.pid = process, process.pid
         self._by_pidfd[process.pidfd] = slot
         self._poll.register(process.pidfd, select.POLLIN)
@@ -259,42 +238,44 @@ class Controller:
         del self._by_pidfd[process.pidfd]
         ending = process.reap()
         slot.pid = 0
-        kill_orphans_of(slot.node.name, but={other.pid for other in self.slots})
+        kill_orphans_of(slot.place.name, but={other.pid for other in self.slots})
         worker = process.spec.worker_id
         self.streams.reap(worker)
         for stat in (Stat.WAITING_FOR, Stat.HEARTBEAT):  # they were the dead one's, not its successor's
-            self.streams.stats.set(slot.node.slot, stat, 0.0)
+            self.streams.stats.set(slot.place.slot, stat, 0.0)
         self._ids.append(worker)  # only now: no stream knows the id any more
         return ending
 
     def _ended(self, slot: Slot, tracker: RunTracker) -> None:
         ending = self._collect(slot)
         self._read_notices(tracker)
-        role = slot.node.role
+        node, name = slot.place.node, slot.place.name
+        ends_the_run = node.death == ENDS_THE_RUN
         if ending.done:
-            if role == "learner":
-                self._learner_done_at = time.monotonic()
-        elif ending.killed and slot.node.name in self._killed:
-            tracker.note(f"{slot.node.name} {self._killed[slot.node.name]}")
-        elif role == "learner":
-            self.learner_died = True
+            if ends_the_run:
+                self._sink_done_at = time.monotonic()
+        elif ending.killed and name in self._killed:
+            tracker.note(f"{name} {self._killed[name]}")
+        elif ends_the_run:
+            self.sink_died = True
             self._fail(ending.describe(), tracker, quick=True)
         elif not ending.killed:
-            where = self._where(slot.node) if ending.report is None and role != "learner" else ""
-            self._fail(where + ending.describe(), tracker)
+            self._fail((self._where(slot.place) if ending.report is None else "") + ending.describe(), tracker)
         elif self._stopping_at is not None:
             tracker.note(ending.describe())
-        elif role == "sampler" and self._all_steps_done():
+        elif node.progress == "env_steps" and self._all_steps_done():
             tracker.note(f"{ending.describe()}. All env steps were done: it is not restarted")
         else:
             self._restart(slot, ending, tracker)
 
-    def _where(self, node: Node) -> str:
+    def _where(self, place: Place) -> str:
         """Name environment and step of a worker that left no word: most likely its environment ended the process."""
-        text = f"environment {self.env_spec.env_id} in worker {node.name}"
-        if node.lanes:
+        if place.node.progress not in ("env_steps", "episodes"):
+            return ""
+        text = f"environment {self.job.env_spec.env_id} in worker {place.name}"
+        if place.lanes:
             steps = self.streams.limiter.lane_steps()
-            text += f" (after {sum(steps[lane] for lane in node.lanes)} env steps of its lanes)"
+            text += f" (after {sum(steps[lane] for lane in place.lanes)} env steps of its lanes)"
         return f"{text}: "
 
     def _all_steps_done(self) -> bool:
@@ -303,7 +284,7 @@ class Controller:
 
     def _restart(self, slot: Slot, ending: Ending, tracker: RunTracker) -> None:
         progress = self._progress(slot)
-        enough, words = PROGRESS[slot.node.role]
+        enough, words = PROGRESS[slot.place.node.progress]
         slot.deaths_in_a_row = 1 if progress - slot.progress >= enough else slot.deaths_in_a_row + 1
         slot.progress = progress
         if slot.deaths_in_a_row >= FATAL_DEATHS:
@@ -314,25 +295,26 @@ class Controller:
             )
             return
         slot.restarts += 1
-        self.streams.stats.add(slot.node.slot, Stat.RESTARTS, 1.0)
+        self.streams.stats.add(slot.place.slot, Stat.RESTARTS, 1.0)
         tracker.note(f"{ending.describe()}. It is restarted (death {slot.deaths_in_a_row} of {FATAL_DEATHS} in a row)")
         self._start(slot)
 
     def _progress(self, slot: Slot) -> float:
-        if slot.node.role == "sampler":
+        place = slot.place
+        if place.lanes:
             steps = self.streams.limiter.lane_steps()
-            return float(sum(steps[lane] for lane in slot.node.lanes))
-        return float(self.streams.stats.read()[slot.node.slot][Stat.EPISODES])
+            return float(sum(steps[lane] for lane in place.lanes))
+        return float(self.streams.stats.read()[place.slot][Stat[place.node.progress.upper()]])
 
     def _fail(self, error: str, tracker: RunTracker, *, quick: bool = False) -> None:
-        """End the run because of an error; unless `quick`, the learner may still write its checkpoint."""
+        """End the run because of an error; unless `quick`, the last checkpoint may still be written."""
         if not self._error:
             self._error = error
             tracker.note(f"stopping: {error.splitlines()[0]}")
         else:
             tracker.note(error)
         if quick:
-            self._kill("was ended: nothing goes on without the learner", *(slot.node.role for slot in self.slots))
+            self._kill(f"was ended: nothing goes on without the {self.job.graph.sink.role}", self.slots)
         self._stop(time.monotonic())
 
     def _stop(self, now: float) -> None:
@@ -344,30 +326,36 @@ class Controller:
         """Kill workers that do not end in time."""
         if self._stopping_at is not None:
             stopping = now - self._stopping_at
-            self._kill_after(stopping, STEPPER_GRACE_S, "sampler", "evaluator")
             writing = any(self.run_dir.checkpoints.glob(f"{TEMPORARY}*"))
-            self._kill_after(stopping, CHECKPOINT_GRACE_S if writing else LEARNER_GRACE_S, "learner")
-            if writing and stopping > LEARNER_GRACE_S and not self._said_waiting:
+            sink = self.job.graph.sink
+            for slot in self.slots:
+                node = slot.place.node
+                grace = max(CHECKPOINT_GRACE_S, node.grace_s) if writing and node == sink else node.grace_s
+                self._kill_after(stopping, grace, [slot])
+            if writing and stopping > sink.grace_s and not self._said_waiting:
                 self._said_waiting = True
-                tracker.note(f"the learner is still writing its checkpoint; waiting up to {CHECKPOINT_GRACE_S:.0f} s")
-        elif self._learner_done_at is not None:
-            self._kill_after(now - self._learner_done_at, LEFTOVER_GRACE_S, "sampler")
-            for slot in self._by_pidfd.values():
-                if slot.node.role == "evaluator":
-                    heartbeat = float(self.streams.stats.read()[slot.node.slot][Stat.HEARTBEAT])
-                    if now - max(self._learner_done_at, heartbeat) >= QUIET_S:
+                tracker.note(
+                    f"the {sink.role} is still writing its checkpoint; waiting up to {CHECKPOINT_GRACE_S:.0f} s"
+                )
+        elif self._sink_done_at is not None:
+            left = [slot for slot in self.slots if not slot.place.node.stays]
+            self._kill_after(now - self._sink_done_at, LEFTOVER_GRACE_S, left)
+            for slot in self.slots:
+                if slot.place.node.stays:
+                    heartbeat = float(self.streams.stats.read()[slot.place.slot][Stat.HEARTBEAT])
+                    if now - max(self._sink_done_at, heartbeat) >= QUIET_S:
                         reason = f"made no env step for {QUIET_S:.0f} s: the run ends without its last evaluation"
-                        self._kill(reason, "evaluator")
+                        self._kill(reason, [slot])
 
-    def _kill_after(self, elapsed: float, grace: float, *roles: str) -> None:
+    def _kill_after(self, elapsed: float, grace: float, slots: Sequence[Slot]) -> None:
         if elapsed >= grace:
-            self._kill("did not end in time and was killed", *roles)
+            self._kill("did not end in time and was killed", slots)
 
-    def _kill(self, reason: str, *roles: str) -> None:
-        """Kill all workers of some roles; their deaths are then no riddle."""
-        for slot in self._by_pidfd.values():
-            if slot.node.role in roles and slot.process is not None:
-                self._killed.setdefault(slot.node.name, reason)
+    def _kill(self, reason: str, slots: Sequence[Slot]) -> None:
+        """Kill those workers that live; their deaths are then no riddle."""
+        for slot in slots:
+            if slot.process is not None and not slot.process.ended:
+                self._killed.setdefault(slot.place.name, reason)
                 slot.process.kill()
 
     def _collect_garbage(self, now: float) -> None:
@@ -395,4 +383,4 @@ class Controller:
             return Outcome("completed")
         if signals.count:
             return Outcome("stopped")
-        return Outcome("failed", "the learner ended before the run was complete")
+        return Outcome("failed", f"the {self.job.graph.sink.role} ended before the run was complete")

@@ -8,20 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from rlz._native import Limiter, ParameterStore, StatsBoard
-from rlz.config.model import ask
 from rlz.errors import NotServedError, TransportError
 from rlz.tracking import WorkerInfo
 from rlz.transport.attaching import Door, Readable, attach
 from rlz.transport.stats import STAT_NAMES, Stat
+from rlz.workers.job import Job
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
-    from rlz.envs.spaces import EnvSpec
     from rlz.policy import Policy
     from rlz.transport import Streams
 
@@ -30,8 +28,7 @@ SOCKET = ".live.sock"
 
 def open_door(
     run_dir: Path,
-    config: "RunConfig",
-    env_spec: "EnvSpec",
+    job: Job,
     streams: "Streams",
     workers: Callable[[], Sequence[WorkerInfo]],
 ) -> Door:
@@ -40,8 +37,7 @@ def open_door(
     Parameters
     ----------
     run_dir : run folder; the caller holds its lock.
-    config, env_spec : of the run.
-    streams : of the run.
+    job, streams : of the run.
     workers : gives every worker that has been started.
 
     Raises
@@ -51,18 +47,21 @@ def open_door(
     """
     from rlz.policy import describe
 
-    policy = describe(config, env_spec, ask(config, env_spec).policy, version=0, env_steps=0)
+    policy = describe(job.config, job.env_spec, job.answers.policy, version=0, env_steps=0)
     started = float(streams.stats.read()[:, Stat.RUN_BEGAN].max()) or time.monotonic()
 
     def info() -> dict[str, Any]:
         return {
             "started": started,
-            "rows": streams.replay.committed(),
+            "rows": streams.committed(),
             "workers": [asdict(worker) for worker in workers()],
             "policy": policy,
         }
 
-    served: dict[str, Readable] = {"stats": streams.stats, "limiter": streams.limiter, "parameters": streams.parameters}
+    served: dict[str, Readable] = {"stats": streams.stats, "limiter": streams.limiter}
+    acting = job.graph.source or job.graph.sink
+    for name in job.graph.of_kind("parameters", (*acting.takes, *acting.gives))[:1]:
+        served["parameters"] = cast("ParameterStore", streams[name])
     return Door(served, run_dir / SOCKET, info)
 
 
@@ -78,8 +77,8 @@ class Live:
     ----------
     pid : the controller.
     started : `time.monotonic()` when the run would have begun had it never been interrupted.
-    stats, limiter, parameters : the run's streams, always current; they can only be read.
-    replay : has `committed()`, the rows of each lane; asks the controller.
+    stats, limiter : the run's, always current; they can only be read.
+    parameters : the newest parameters of what acts; None where the graph has none.
 
     Raises
     ------
@@ -101,14 +100,13 @@ class Live:
             self.pid = self._attached.pid
             self.stats: StatsBoard = self._attached.streams["stats"]
             self.limiter: Limiter = self._attached.streams["limiter"]
-            self.parameters: ParameterStore = self._attached.streams["parameters"]
+            self.parameters: ParameterStore | None = self._attached.streams.get("parameters")
             if tuple(self.stats.names)[: len(STAT_NAMES)] != STAT_NAMES:
                 raise KeyError("the names on the board are others")
             self._read_info()
         except (KeyError, TypeError, ValueError) as error:
             self.close()
             raise TransportError(self._other_version()) from error
-        self.replay = _Rows(self)
 
     @property
     def state(self) -> int:
@@ -127,6 +125,11 @@ class Live:
         except (KeyError, TypeError, ValueError) as error:
             raise TransportError(self._other_version()) from error
 
+    def committed(self) -> list[int]:
+        """Rows ever committed, per lane. Asked anew: whoever reads steps before rows finds no step without its row."""
+        self.refresh()
+        return self.rows
+
     def policy(self, *, seed: int | None = None) -> "Policy":
         """Copy the newest actor that the learner has published.
 
@@ -137,10 +140,12 @@ class Live:
         Raises
         ------
         TransportError
-            Nothing has been published yet.
+            Nothing has been published yet, or nothing ever is.
         """
         from rlz.policy import Policy
 
+        if self.parameters is None:
+            raise TransportError(f"the graph of {self._run_dir} has no parameters of a policy")
         parameters = np.empty(self.parameters.nbytes, np.uint8)
         with self.parameters.subscriber() as subscriber:
             version, env_steps, _ = subscriber.read(parameters)
@@ -165,15 +170,3 @@ class Live:
 
     def _other_version(self) -> str:
         return f"{self._run_dir} is being run by another version of rlz: use that one to look into it"
-
-
-class _Rows:
-    """The replay buffer, as far as an outsider sees it."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-
-    def committed(self) -> list[int]:
-        """Rows ever committed, per lane. Asked anew: whoever reads steps before rows finds no step without its row."""
-        self._live.refresh()
-        return self._live.rows

@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from rlz.errors import CheckpointError, ConfigError
 from rlz.options.option import Panel, metadata
-from rlz.planning.needs import check_memory
 from rlz.planning.planned import planned_again
 from rlz.records.checkpoint import Checkpoint, checkpoints_newest_first, read_checkpoint, step_folders
 from rlz.records.policy_files import read_description
-from rlz.records.rewind import History, rewind
 from rlz.records.run_directory import RunDirectory, named_problems, open_run_directory
 from rlz.records.salvage import SALVAGE, with_salvaged_rows
-from rlz.runtime.graph import MODULES, plan
-from rlz.runtime.train import Launch, launch, make_streams, private_files
+from rlz.runtime.train import Launch, launch, make_job, make_streams, private_files
 from rlz.system.descendants import orphans_come_here
 from rlz.system.device import check_device
 from rlz.system.files import remove_temporary, replace_file
+from rlz.tracking.rewind import History, rewind
 from rlz.transport.stats import Stat
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
+    from rlz.workers.job import Job
 
 FIXED = (
     *(
@@ -43,7 +42,7 @@ FIXED = (
         "learning_starts",
     ),
     *("n_step_return", "prioritized", "priority_alpha", "priority_epsilon"),
-    *("hidden", "activation", "layer_norm", "n_critics", "runs_dir", "name"),
+    *("hidden", "activation", "layer_norm", "n_critics", "graph", "runs_dir", "name"),
 )
 """Options that a resumed run cannot change: they are part of what was learned, or say which run it is."""
 
@@ -60,7 +59,7 @@ def resume(
     *,
     given: Collection[str] = (),
     quiet: bool = False,
-    modules: Mapping[str, str] = MODULES,
+    workers: Mapping[str, str] | None = None,
 ) -> int:
     """Go on with a run and return its exit status, as `train` does.
 
@@ -72,6 +71,7 @@ def resume(
     run : run folder.
     overrides : options by name that differ now, for instance {"total_timesteps": 200_000} (the new total).
     given : names of the options that the user gave for this start, for the plan.
+    workers : as in `train`.
 
     Raises
     ------
@@ -100,8 +100,8 @@ def resume(
         notes += start_notes(env_spec)
         for device in config.learner_devices():
             check_device(device)
-        check_memory(config, env_spec)
-        own, checkpoint, streams = _restore(run_dir, config, env_spec, notes)
+        job = make_job(config, env_spec, workers)
+        own, checkpoint, streams = _restore(run_dir, job, notes)
         with closing(streams):
             # Nothing in the folder was changed until here, where everything is known to fit.
             remove_temporary(run_dir.path)
@@ -110,21 +110,16 @@ def resume(
             history = rewind(run_dir.path, own.env_steps, own.updates, start=run_dir.starts)
             replace_file(run_dir.config, config.to_toml().encode())
             notes += _announcement(config, checkpoint) + history.notes + _best(own) + changes(before, config)
-            _go_on_after(history, streams, config)
+            _go_on_after(history, streams, job)
             # Lines of the same env steps may have been written after the cut.
             wall_s = max(checkpoint.totals.wall_s, history.wall_s)
-            job = Launch(
-                *(config, env_spec, run_dir, notes, checkpoint, quiet, modules),
-                wall_s=wall_s,
-                cut=own.env_steps,
-                plan=placed.plan,
+            start = Launch(
+                *(job, run_dir, notes, checkpoint, quiet), wall_s=wall_s, cut=own.env_steps, plan=placed.plan
             )
-            return launch(job, streams)
+            return launch(start, streams)
 
 
-def _restore(
-    run_dir: RunDirectory, config: "RunConfig", env_spec: "EnvSpec", notes: list[str]
-) -> "tuple[Checkpoint, Checkpoint, Streams]":
+def _restore(run_dir: RunDirectory, job: "Job", notes: list[str]) -> "tuple[Checkpoint, Checkpoint, Streams]":
     """Find the newest checkpoint that is whole, and make streams that hold its rows.
 
     Returns
@@ -137,6 +132,7 @@ def _restore(
     CheckpointError, ConfigError
         There is none, its rows are missing or damaged, or it is of another run than the configuration says.
     """
+    config, env_spec = job.config, job.env_spec
     problems: list[str] = []
     own = next(checkpoints_newest_first(run_dir.path, problems, read_checkpoint))
     rows_problems: list[str] = []
@@ -150,7 +146,7 @@ def _restore(
                 f"larger total, such as --total-timesteps {2 * checkpoint.env_steps}"
             )
         try:
-            streams = make_streams(config, env_spec, checkpoint)
+            streams = make_streams(job, checkpoint)
         except CheckpointError as error:
             rows_problems.append(str(error))
         else:
@@ -161,14 +157,14 @@ def _restore(
                 )
             return own, checkpoint, streams
     if config.save_replay:
-        raise CheckpointError("\n".join([rows_problems[-1], *_ways_out(config, env_spec, own)]))
+        raise CheckpointError("\n".join([rows_problems[-1], *_ways_out(job, own)]))
     notes += [f"NOT USED, because it is damaged: {problem}" for problem in problems]
     notes.append(f"NOT RESTORED: {rows_problems[-1]}. It fills up again")
     bare = replace(own, replay=None, priorities=None)
-    return own, bare, make_streams(config, env_spec, bare)
+    return own, bare, make_streams(job, bare)
 
 
-def _ways_out(config: "RunConfig", env_spec: "EnvSpec", own: Checkpoint) -> Iterator[str]:
+def _ways_out(job: "Job", own: Checkpoint) -> Iterator[str]:
     """Say how to go on from a checkpoint that is whole, but for its rows."""
     yield f"Nothing was changed, and {own.path.name} itself is whole. To go on:"
     yield f"- put what is missing or damaged in {own.run_dir / 'replay'} back; or"
@@ -178,17 +174,17 @@ def _ways_out(config: "RunConfig", env_spec: "EnvSpec", own: Checkpoint) -> Iter
         with suppress(CheckpointError):
             older = read_checkpoint(path)
             if older.env_steps > 0:
-                make_streams(config, env_spec, older).close()
+                make_streams(job, older).close()
                 yield f"- or move every checkpoint that is newer than {path.name}, which is whole, out of {path.parent}"
                 return
 
 
-def _go_on_after(history: History, streams: "Streams", config: "RunConfig") -> None:
+def _go_on_after(history: History, streams: "Streams", job: "Job") -> None:
     """Let the evaluator go on after the newest evaluation, as the successor of a killed one does."""
-    for node in plan(config):
-        if node.role == "evaluator" and history.evaluations:
-            streams.stats.set(node.slot, Stat.EVALUATIONS, float(len(history.evaluations)))
-            streams.stats.push_event(node.slot, history.evaluations[-1].event(config.log_info))
+    for place in job.places:
+        if place.node.progress == "episodes" and history.evaluations:
+            streams.stats.set(place.slot, Stat.EVALUATIONS, float(len(history.evaluations)))
+            streams.stats.push_event(place.slot, history.evaluations[-1].event(job.config.log_info))
 
 
 def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunConfig":
@@ -271,7 +267,7 @@ def _best(own: Checkpoint) -> list[str]:
 
 def _announcement(config: "RunConfig", checkpoint: Checkpoint) -> list[str]:
     notes = [f"resumed from {checkpoint.path.name}: {checkpoint.env_steps:,} env steps, {checkpoint.updates:,} updates"]
-    states = [state for worker in checkpoint.workers.values() for state in worker["environments"]]
+    states = [state for worker in checkpoint.workers.values() for state in worker.get("environments", [])]
     if config.mode != "serial" or not states or None in states:
         notes.append(
             f"not restored: the states of the environments ({config.env}). Episodes that were open at the checkpoint "

@@ -1,38 +1,38 @@
-"""Serial mode: the same workers in one process, in lock step, deterministic. For debugging and exact tests.
+"""Workers of one group take turns in one process, in lock step, deterministic: serial mode is one group of all.
 
-One round: every sampler makes its transitions, the learner does every update that they allow, the evaluator looks
-whether an evaluation is due. Nothing depends on the time of day or on what is shown or logged. A stop signal ends the
-run between two rounds (`serial_stop.py`), so that it can be resumed with the same bits as if it had not been stopped.
+One round: workers make a step each in the order in which rows pass them (samplers first), the one that ends the run
+does every update that they allow, then come the others (the evaluator looks whether an evaluation is due). Nothing
+depends on the time of day or on what is shown or logged. A stop signal ends the run between two rounds
+(`serial_stop.py`), so that it can be resumed with the same bits as if it had not been stopped.
 """
 
 import os
-import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rlz._native import RUNNING
 from rlz.errors import CheckpointError
+from rlz.graph import upstream
+from rlz.placement import Place
 from rlz.records.checkpoint import read_checkpoint, save_states
 from rlz.records.run_directory import RunDirectory
 from rlz.runtime.controller import Outcome, RunTracker
-from rlz.runtime.graph import FIRST_WORKER_ID, MODULES, Node, plan
 from rlz.runtime.live import open_door
 from rlz.runtime.serial_stop import StopWatch
 from rlz.runtime.signals import StopSignals
+from rlz.system.notices import notices_to
 from rlz.tracking import Tracker, WorkerInfo
 from rlz.transport.attaching import Server
 from rlz.transport.stats import Stat
-from rlz.workers.base import Report, Worker, WorkerSpec, notices_to, role_class
+from rlz.transport.streams import FIRST_WORKER_ID
+from rlz.workers.base import Report, Stateful, Worker, worker_class
+from rlz.workers.job import Job
 
 if TYPE_CHECKING:
-    from rlz.config import RunConfig
-    from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
-    from rlz.workers.sampler import Sampler
 
 
 class SerialRun:
@@ -40,63 +40,61 @@ class SerialRun:
 
     Parameters
     ----------
-    config, env_spec, run_dir, streams : of the run.
-    generation, resume, modules : as in `Controller`.
+    job, run_dir, streams : of the run.
+    generation, resume : as in `Controller`.
 
     Attributes
     ----------
-    learner_died : the learner has raised, so its newest checkpoint is older than the rows in the replay buffer.
-    learner_started : the learner can be asked for its last checkpoint.
+    sink : name of the worker that ends the run and writes its checkpoints.
+    sink_grace_s : seconds that it has to end after a stop.
+    sink_died : it has raised, so its newest checkpoint is older than the rows in the replay buffer.
+    sink_started : it can be asked for its last checkpoint.
     current : name of the worker whose turn it is, for people.
-    between_rounds : held during samplers' steps and updates; whoever gets it may stop the limiter.
-    learner_free : held during the learner's steps; whoever gets it may make them instead.
+    between_rounds : held during steps and updates; whoever gets it may stop the limiter.
+    sink_free : held during the steps of the sink; whoever gets it may make them instead.
     """
 
     def __init__(
         self,
-        config: "RunConfig",
-        env_spec: "EnvSpec",
+        job: Job,
         run_dir: RunDirectory,
         streams: "Streams",
         *,
         generation: int = 0,
         resume: Path | None = None,
-        modules: Mapping[str, str] = MODULES,
     ) -> None:
-        self._config = config
-        self._env_spec = env_spec
+        self._job = job
         self._run_dir = run_dir
         self._streams = streams
         self._generation = generation
         self._resume = resume
-        self._modules = modules
-        self._nodes = plan(config)
+        before = upstream(job.graph)
+        self._before = [place.name for node in before for place in job.places if place.node == node]
+        self.sink = next(place.name for place in job.places if place.node == job.graph.sink)
+        self.sink_grace_s = job.graph.sink.grace_s
+        self._after = [place.name for place in job.places if place.name not in (*self._before, self.sink)]
+        self._stepping = [place.name for place in job.places if place.node == job.graph.source]
         # None is restarted here; a run that goes on may have been asynchronous before.
         self._restarts = [int(row[Stat.RESTARTS]) for row in streams.stats.read()]
-        self.learner_died = False
+        self.sink_died = False
         self.current = "serial"
         self.between_rounds = threading.Lock()
-        self.learner_free = threading.Lock()
+        self.sink_free = threading.Lock()
         self._workers: dict[str, Worker] = {}
-        self.learner_started = False
+        self.sink_started = False
         self._finished: set[str] = set()
         self._door: Server | None = None
 
     def workers(self) -> list[WorkerInfo]:
         """Every worker; all of them are this process."""
-        return [
-            WorkerInfo(node.name, node.role, node.slot, os.getpid(), self._restarts[node.slot], node.lanes)
-            for node in self._nodes
-        ]
+        return [WorkerInfo.of(place, os.getpid(), self._restarts[place.slot]) for place in self._job.places]
 
     def run(self, tracker: Tracker, signals: StopSignals) -> Outcome:
         """Run to the end, or to a stop signal; never raises for an error in a worker."""
         notices_to(tracker.note)
         try:
             # With a thread that answers: the main thread cannot while it is in an environment that hangs.
-            self._door = Server(
-                open_door(self._run_dir.path, self._config, self._env_spec, self._streams, self.workers)
-            )
+            self._door = Server(open_door(self._run_dir.path, self._job, self._streams, self.workers))
         except OSError as error:
             tracker.note(f"`rlz runs show` cannot look into this run while it lives: {error.strerror or error}")
         try:
@@ -114,23 +112,23 @@ class SerialRun:
             self._streams.limiter.stop()
 
     def save(self, timeout: float = -1.0) -> bool:
-        """Let the learner write its last checkpoint, without the states of environments: they may be anywhere.
+        """Let the sink write its last checkpoint, without the states of environments: they may be anywhere.
 
-        From any thread; raises what the learner raises.
+        From any thread; raises what the sink raises.
 
         Parameters
         ----------
-        timeout : seconds to wait while it is the learner's turn already; below 0: no limit. False when they are over.
+        timeout : seconds to wait while it is the sink's turn already; below 0: no limit. False when they are over.
         """
-        if not self.learner_free.acquire(timeout=timeout):
+        if not self.sink_free.acquire(timeout=timeout):
             return False
         try:
             self.stop()
             save_states({})
-            while self.learner_started and self._go_on("learner"):
+            while self.sink_started and self._go_on(self.sink):
                 pass
         finally:
-            self.learner_free.release()
+            self.sink_free.release()
         return True
 
     def describe(self, name: str, error: Exception) -> str:
@@ -145,12 +143,12 @@ class SerialRun:
             name = self.current
             text = self.describe(name, error)
             try:
-                if name != "learner":
+                if name != self.sink:
                     self.save()
             except Exception as another:
-                name = "learner"
+                name = self.sink
                 text += "\n" + self.describe(name, another)
-            self.learner_died = name == "learner"
+            self.sink_died = name == self.sink
             for worker in self._workers.values():
                 with suppress(Exception):
                     worker.close()
@@ -160,32 +158,35 @@ class SerialRun:
 
     def _run(self, tracker: RunTracker, signals: StopSignals) -> None:
         workers = self._workers
-        for node in self._nodes:
-            workers[node.name] = self._make(node)
-        evaluator = "evaluator" if "evaluator" in workers else None
-        samplers = [node.name for node in self._nodes if node.role == "sampler"]
-        # The samplers first: the learner begins with a checkpoint, and their states belong to it.
-        self._start(*samplers)
+        for place in self._job.places:
+            workers[place.name] = self._make(place)
+        # First those whose states belong to the checkpoint that the sink begins with.
+        self._start(*self._before)
         if self._resume is not None:
-            self._restore(self._resume, workers)
-        save_states({name: cast("Sampler", workers[name]).state for name in samplers})
-        self._start(*(name for name in workers if name not in samplers))
-        while samplers:
+            self._restore(self._resume)
+        states = {name: worker for name in self._before if isinstance(worker := workers[name], Stateful)}
+        save_states({name: worker.state for name, worker in states.items()})
+        self._start(*(name for name in workers if name not in self._before))
+        limiter, go_on = self._streams.limiter, True
+        while go_on:
             with self.between_rounds:
                 # First, because a checkpoint may have been taken with updates still to do.
-                self._learn()
-                before = self._streams.limiter.env_steps
-                samplers = [name for name in samplers if self._step(name)]
-                self._learn()
-            if evaluator is not None:
-                self._step(evaluator)
+                self._update()
+                before = limiter.env_steps
+                working = {name for name in self._before if self._step(name)}
+                go_on = self._update()
+            for name in self._after:
+                self._step(name)
             self._look(tracker, signals)
-            if samplers and self._streams.limiter.env_steps == before:
-                raise RuntimeError("serial mode stands still: the replay ratio allows neither a step nor an update")
-        while self._step("learner"):
+            if self._stepping:
+                go_on = not working.isdisjoint(self._stepping)
+                if go_on and limiter.env_steps == before:
+                    raise RuntimeError("serial mode stands still: the replay ratio allows neither a step nor an update")
+        while self._step(self.sink):
             self._look(tracker, signals)
-        while evaluator is not None and self._step(evaluator):
-            self._look(tracker, signals)
+        for name in self._after:
+            while self._step(name):
+                self._look(tracker, signals)
         for name, worker in workers.items():
             self.current = name
             worker.close()
@@ -194,61 +195,67 @@ class SerialRun:
         for name in names:
             self.current = name
             self._workers[name].start()
-            self.learner_started |= name == "learner"
+            self.sink_started |= name == self.sink
 
-    def _restore(self, path: Path, workers: Mapping[str, Worker]) -> None:
+    def _restore(self, path: Path) -> None:
         for name, state in read_checkpoint(path).workers.items():
             self.current = name
             try:
-                cast("Sampler", workers[name]).restore(state)
+                worker = self._workers[name]
+                if not isinstance(worker, Stateful):
+                    raise TypeError(f"{type(worker).__name__} keeps no state")
+                worker.restore(state)
             except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
                 problem = f"{type(error).__name__}: {error}"
                 raise CheckpointError(f"the state of {name} in {path} cannot be restored: {problem}") from error
 
-    def _learn(self) -> None:
-        """Do every update that the env steps so far allow."""
+    def _update(self) -> bool:
+        """Let the sink do all that the others' steps so far allow; False once it has finished."""
+        if self._job.graph.rule.ratio is None:
+            return self._exhaust()
         limiter = self._streams.limiter
-        data = self._config.replay()
-        ratio = data.ratio
-        assert ratio is not None, "free-running needs two processes"
-        due = ratio[0] * max(0, limiter.env_steps - data.starts) // ratio[1]
+        due = self._job.graph.rule.due(limiter.env_steps)
         while limiter.updates < due:
             before = limiter.updates
-            if not self._step("learner"):
-                return  # stopped
+            if not self._step(self.sink):
+                return False  # stopped
             if limiter.updates == before:
                 raise RuntimeError(f"serial mode stands still: {due - before} updates are due, none was made")
+        return True
+
+    def _exhaust(self) -> bool:
+        """Let the sink, which no ratio holds, step as long as that counts anywhere on its row of the board."""
+        slot = next(place.slot for place in self._job.places if place.name == self.sink)
+        counter = Stat[self._job.graph.sink.progress.upper()]
+        while True:
+            before = self._streams.stats.read()[slot][counter]
+            if not self._step(self.sink):
+                return False
+            if self._streams.stats.read()[slot][counter] == before:
+                return True
 
     def _look(self, tracker: RunTracker, signals: StopSignals) -> None:
         if signals.count:
             self.stop()
         tracker.tick(time.monotonic())
 
-    def _make(self, node: Node) -> Worker:
-        spec = WorkerSpec(
-            role=node.role,
-            name=node.name,
-            index=node.index,
-            worker_id=FIRST_WORKER_ID + node.slot,
-            slot=node.slot,
-            incarnation=self._generation << 32,
-            parent_pid=os.getpid(),
+    def _make(self, place: Place) -> Worker:
+        spec = self._job.spec(
+            place,
+            worker_id=FIRST_WORKER_ID + place.slot,
             run_dir=str(self._run_dir.path),
-            config=self._config.model_dump(mode="json"),
-            env_spec=self._env_spec.to_json(),
-            lanes=node.lanes,
-            sys_path=tuple(sys.path),
+            incarnation=self._generation << 32,
             resume=None if self._resume is None else str(self._resume),
         )
-        self.current = node.name
-        return role_class(self._modules[node.role], node.role)(spec, self._streams)
+        self.current = place.name
+        return worker_class(place.node.worker)(spec, self._streams.of(place.node))
 
     def _step(self, name: str) -> bool:
         """One step of a worker; False once it has finished, however often it is asked."""
         self.current = name
-        if name != "learner":
+        if name != self.sink:
             return self._go_on(name)
-        with self.learner_free:
+        with self.sink_free:
             return self._go_on(name)
 
     def _go_on(self, name: str) -> bool:

@@ -1,8 +1,8 @@
 """Stop signals in serial mode: a thread looks after them, because the main thread may be deep in an environment.
 
 The limiter is stopped between two rounds, or while an evaluation plays, which then ends; the run comes to its end from
-there. Where that takes too long the thread ends the run itself: it lets the learner write the last checkpoint, unless
-it is the learner that does not come back, and leaves the main thread where it is.
+there. Where that takes too long the thread ends the run itself: it lets the sink write the last checkpoint, unless
+it is the sink that does not come back, and leaves the main thread where it is.
 """
 
 import os
@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Self
 
 from rlz.records.run_directory import RunDirectory
 from rlz.runtime.at_once import exit_now
-from rlz.runtime.controller import CHECKPOINT_GRACE_S, LEARNER_GRACE_S, STEPPER_GRACE_S
+from rlz.runtime.controller import CHECKPOINT_GRACE_S
 from rlz.runtime.signals import StopSignals
 from rlz.system.files import TEMPORARY
 
 if TYPE_CHECKING:
     from rlz.runtime.serial import SerialRun
     from rlz.tracking import Tracker
+
+STEP_GRACE_S = 2.0
+"""Time for the worker whose turn it is to come back: one env step."""
 
 LOOK_S = 0.02
 """Seconds between two looks, once a signal has come."""
@@ -75,26 +78,26 @@ class StopWatch:
                 run.stop()
                 run.between_rounds.release()
             stopping = time.monotonic() - began
-            if stopping >= STEPPER_GRACE_S and run.learner_started and not run.learner_free.locked():
+            if stopping >= STEP_GRACE_S and run.sink_started and not run.sink_free.locked():
                 self._end(save=True)
             writing = any(self._run_dir.checkpoints.glob(f"{TEMPORARY}*"))
-            if stopping >= (CHECKPOINT_GRACE_S if writing else LEARNER_GRACE_S):
+            if stopping >= (CHECKPOINT_GRACE_S if writing else run.sink_grace_s):
                 self._end(save=False)
-            if writing and stopping > LEARNER_GRACE_S and not waiting_said:
+            if writing and stopping > run.sink_grace_s and not waiting_said:
                 waiting_said = True
                 self._tracker.note(
-                    f"the learner is still writing its checkpoint; waiting up to {CHECKPOINT_GRACE_S:.0f} s"
+                    f"the {run.sink} is still writing its checkpoint; waiting up to {CHECKPOINT_GRACE_S:.0f} s"
                 )
 
     def _end(self, *, save: bool) -> None:
-        """End the run and the process; returns when the main thread was in the learner, which may come back."""
+        """End the run and the process; returns when the main thread was in the sink, which may come back."""
         culprit, error = self._run.current, ""
         if save:
             try:
                 if not self._run.save(timeout=0.0):
                     return
             except Exception as problem:
-                error = self._run.describe("learner", problem)
+                error = self._run.describe(self._run.sink, problem)
         self._tracker.note(f"{culprit} did not end in time: the run ends without it")
         self._tracker.finish("failed" if error else "stopped")
         if error:

@@ -151,7 +151,9 @@ def doing(worker: WorkerSnapshot, process: Process, *, saving: bool = False) -> 
     if worker.quiet_s < QUIET_S:
         return "works"
     where = "in an environment step or reset"
-    if worker.role == "learner":
+    if worker.progress == "rows_written":
+        where = "at its rows"
+    if worker.progress == "updates":
         where = "writes a checkpoint, or is in an update," if saving else "in an update"
     kernel = " (in the kernel: disk or network)" if process.state == "D" else ""
     return f"{where} since {_s(worker.quiet_s)}{kernel}"
@@ -167,9 +169,9 @@ def _state_words(state: str, pid: int) -> str:
 
 def _reason(worker: WorkerSnapshot) -> str:
     if worker.waiting_for == "limiter":
-        return "env steps (replay ratio)" if worker.role == "learner" else "updates (replay ratio)"
+        return "env steps (replay ratio)" if worker.progress == "updates" else "updates (replay ratio)"
     if worker.waiting_for == "parameters":
-        return "a policy to evaluate" if worker.role == "evaluator" else "the learner's first parameters"
+        return "a policy to evaluate" if worker.progress == "episodes" else "the learner's first parameters"
     return f"a {worker.waiting_for}"
 
 
@@ -180,14 +182,14 @@ def verdict(snapshot: Snapshot, processes: dict[str, Process], window: float) ->
     held = [
         worker.name
         for worker in snapshot.workers
-        if worker.role != "evaluator"
+        if worker.progress != "episodes"
         and (not worker.waiting_for or processes.get(worker.name, Process("")).state in ("", "T", "t", "Z"))
         and worker.pid
     ]
     yield ""
     if held:
         yield f"Nothing has moved for {_s(window)} or longer: the run waits for {' and '.join(held)}."
-    elif any(worker.role == "evaluator" and worker.pid and not worker.waiting_for for worker in snapshot.workers):
+    elif any(worker.progress == "episodes" and worker.pid and not worker.waiting_for for worker in snapshot.workers):
         yield "Steps and updates are done: the run waits for the evaluator."
     else:
         yield f"Nothing has moved for {_s(window)} or longer, and every worker waits: a worker is being started again."
@@ -195,20 +197,21 @@ def verdict(snapshot: Snapshot, processes: dict[str, Process], window: float) ->
 
 def _cells(worker: WorkerSnapshot) -> tuple[str, ...]:
     rates = {
-        "sampler": f"{worker.env_steps_per_s:,.0f} env steps/s",
-        "learner": f"{worker.updates_per_s:,.0f} updates/s",
-        "evaluator": f"{worker.episodes_per_s:,.1f} episodes/s",
+        "env_steps": f"{worker.env_steps_per_s:,.0f} env steps/s",
+        "updates": f"{worker.updates_per_s:,.0f} updates/s",
+        "episodes": f"{worker.episodes_per_s:,.1f} episodes/s",
+        "rows_written": f"{worker.rows_per_s:,.0f} rows/s",
     }
-    sampler = worker.role == "sampler"
+    steps = worker.progress == "env_steps"
     return (
         worker.name,
         str(worker.pid or "-"),
         "-" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %",
         _mib(worker.private),
         _mib(worker.shared),
-        rates[worker.role],
-        number(worker.policy_lag) if sampler else "",
-        str(worker.rows_lost) if sampler else "",
+        rates[worker.progress],
+        number(worker.policy_lag) if steps else "",
+        str(worker.rows_lost) if steps else "",
         str(worker.restarts),
         ", ".join(f"{reason} {share:.0%}" for reason, share in worker.waits.items() if share >= 0.005),
     )

@@ -5,7 +5,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlz.algorithms.answers import Replay
@@ -14,10 +14,10 @@ from rlz.planning.needs import check_memory
 from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems, runs_folder
 from rlz.records.totals import start_clock
 from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, leave
-from rlz.runtime.graph import CONTROLLER_ID, MODULES, stats_slots
 from rlz.runtime.signals import StopSignals
 from rlz.system.descendants import ended_afterwards, orphans_come_here
 from rlz.system.files import replace_file
+from rlz.system.memory import limits
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rlz.tracking import Tracker
     from rlz.tracking.tracker import Observer
     from rlz.transport import Streams
+    from rlz.workers.job import Job
 
 
 def train(
@@ -36,7 +37,7 @@ def train(
     plan: "Plan | None" = None,
     notes: Sequence[str] = (),
     quiet: bool = False,
-    modules: Mapping[str, str] = MODULES,
+    workers: Mapping[str, str] | None = None,
 ) -> int:
     """Run a training and return its exit status.
 
@@ -48,7 +49,7 @@ def train(
     plan : that `config` follows, for the run folder and to be verified (`runtime.planning`).
     notes : to be shown at the start.
     quiet : show no progress.
-    modules : program of each worker role (tests put theirs here).
+    workers : other classes for some roles of the graph, "module:Class" or "file.py:Class".
 
     Returns
     -------
@@ -56,7 +57,7 @@ def train(
 
     Raises
     ------
-    EnvError, ConfigError, DeviceError, SharedMemoryError
+    EnvError, ConfigError, GraphError, DeviceError, SharedMemoryError
         Before any worker has been started.
     CheckpointError
         The system refuses something within the run folder.
@@ -71,13 +72,12 @@ def train(
     parent = runs_folder(config)  # absolute before the first line of an environment runs, which may change the folder
     env_spec = envs.inspect_env(config, on_note=notes.append)
     notes += start_notes(env_spec) + _learning_notes(config)
-    check_memory(config, env_spec)
-    with orphans_come_here(), private_files(), closing(make_streams(config, env_spec)) as streams:
+    job = make_job(config, env_spec, workers)
+    with orphans_come_here(), private_files(), closing(make_streams(job)) as streams:
         run_dir = create_run_directory(config, parent)
         with closing(run_dir), named_problems(run_dir.path):
             try:
-                job = Launch(config, env_spec, run_dir, notes, quiet=quiet, modules=modules, plan=plan)
-                return launch(job, streams)
+                return launch(Launch(job, run_dir, notes, quiet=quiet, plan=plan), streams)
             except BaseException:
                 run_dir.discard()
                 raise
@@ -112,27 +112,39 @@ class Launch:
 
     Attributes
     ----------
-    config, env_spec, run_dir : of the run.
+    job, run_dir : of the run.
     notes : to be shown once there is a display.
     resume : checkpoint to go on from.
-    quiet, modules, plan : as in `train`.
+    quiet, plan : as in `train`.
     wall_s : seconds that the run has trained before.
     cut : env steps at the checkpoint to go on from; None for a fresh run.
     """
 
-    config: "RunConfig"
-    env_spec: "EnvSpec"
+    job: "Job"
     run_dir: RunDirectory
     notes: list[str]
     resume: "Checkpoint | None" = None
     quiet: bool = False
-    modules: Mapping[str, str] = field(default_factory=lambda: MODULES)
     wall_s: float = 0.0
     cut: int | None = None
     plan: "Plan | None" = None
 
 
-def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint | None" = None) -> "Streams":
+def make_job(config: "RunConfig", env_spec: "EnvSpec", workers: Mapping[str, str] | None = None) -> "Job":
+    """Make graph and placement of a run, and check that its memory can be had.
+
+    Raises
+    ------
+    GraphError, SharedMemoryError
+        The part that cannot work, or does not fit.
+    """
+    from rlz.workers.job import Job
+
+    check_memory(config, env_spec)
+    return Job.of(config, env_spec, workers=workers, available=min((one.available for one in limits()), default=None))
+
+
+def make_streams(job: "Job", resume: "Checkpoint | None" = None) -> "Streams":
     """Allocate the streams of a run; fill replay buffer and stats board from the checkpoint that it goes on from.
 
     Raises
@@ -142,50 +154,50 @@ def make_streams(config: "RunConfig", env_spec: "EnvSpec", resume: "Checkpoint |
     CheckpointError
         The rows of the checkpoint cannot be restored.
     """
-    from rlz.transport import Streams
+    from rlz.transport.streams import CONTROLLER_ID, Origin
 
-    streams = Streams.create(
-        config,
-        env_spec,
-        slots=stats_slots(config),
-        run_id=secrets.randbits(63),
+    origin = Origin(
+        secrets.randbits(63),
         env_steps=0 if resume is None else resume.env_steps,
         updates=0 if resume is None else resume.updates,
         # The learner begins by publishing the checkpoint's actor once more, under the number that it had.
         version=0 if resume is None else max(0, resume.version - 1),
     )
+    streams = job.streams(origin)
     if resume is not None:
         try:
-            open_episodes = config.mode == "serial" and bool(resume.workers)
-            resume.restore_replay(streams.replay, worker=CONTROLLER_ID, open_episodes=open_episodes)
-            resume.totals.put_back(streams, config)
+            open_episodes = bool(job.placement.groups) and bool(resume.workers)
+            if streams.learned_from is not None:
+                resume.restore_replay(streams.learned_from, worker=CONTROLLER_ID, open_episodes=open_episodes)
+            resume.totals.put_back(streams)
         except BaseException:
             streams.close()
             raise
     return streams
 
 
-def launch(job: Launch, streams: "Streams") -> int:
+def launch(start: Launch, streams: "Streams") -> int:
     """Run, and return the exit status. A second stop signal ends this process instead."""
-    start_clock(streams, job.config, job.wall_s)
-    if job.plan is not None and job.plan.basis != "off":
-        replace_file(job.run_dir.plan, job.plan.to_toml().encode())
-        if job.plan.basis != "serial":
-            job.notes.append(job.plan.headline())
-    if job.config.mode == "serial":
+    job = start.job
+    start_clock(streams, start.wall_s)
+    if start.plan is not None and start.plan.basis != "off":
+        replace_file(start.run_dir.plan, start.plan.to_toml().encode())
+        if start.plan.basis != "serial":
+            start.notes.append(start.plan.headline())
+    if job.placement.groups:
         with ended_afterwards():
-            outcome, signals = _serial(job, streams)
+            outcome, signals = _serial(start, streams)
     else:
-        outcome, signals = _processes(job, streams)
+        outcome, signals = _processes(start, streams)
     if outcome.error:
-        print(f"error: {outcome.error}\nlogs: {job.run_dir.logs}", file=sys.stderr, flush=True)
+        print(f"error: {outcome.error}\nlogs: {start.run_dir.logs}", file=sys.stderr, flush=True)
     status = _exit_status(outcome, signals)
     if signals.count >= 2:
         leave(status)
     return status
 
 
-def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
+def _processes(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
     from rlz.runtime.controller import Controller
     from rlz.tracking import Tracker
 
@@ -194,34 +206,34 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]"
     def now() -> None:
         # The controller's loop sees the second signal too; but it may be in the middle of something else.
         if not signals.left.wait(MAIN_THREAD_S):
-            exit_now(job.run_dir.path, tracker, signals.exit_status)
+            exit_now(start.run_dir.path, tracker, signals.exit_status)
 
     with StopSignals(now) as signals:
         controller = Controller(
-            job.config,
-            job.env_spec,
-            job.run_dir,
+            start.job,
+            start.run_dir,
             streams,
-            generation=job.run_dir.starts,
-            resume=None if job.resume is None else job.resume.path,
-            modules=job.modules,
+            generation=start.run_dir.starts,
+            resume=None if start.resume is None else start.resume.path,
         )
         try:
             # The workers load while the tracker opens its files.
             controller.start()
-            observers = [] if job.plan is None or job.plan.prediction is None else [_verifier(job, job.plan.prediction)]
+            observers = []
+            if start.plan is not None and start.plan.prediction is not None:
+                observers.append(_verifier(start.job.config, start.plan.prediction))
             tracker = Tracker(
-                *(job.run_dir.path, job.config, streams, controller.workers),
-                cut=job.cut,
-                quiet=job.quiet,
+                *(start.run_dir.path, start.job.config, streams, controller.workers),
+                cut=start.cut,
+                quiet=start.quiet,
                 observers=observers,
             )
-            for note in job.notes:
+            for note in start.notes:
                 tracker.note(note)
             outcome = controller.run(tracker, signals)
             if signals.count < 2:
-                if controller.learner_died:
-                    _salvage(job, streams, tracker)
+                if controller.sink_died:
+                    _salvage(start, streams, tracker)
                 tracker.finish(outcome.status)
         finally:
             controller.close()
@@ -230,64 +242,65 @@ def _processes(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]"
     return outcome, signals
 
 
-def _verifier(job: Launch, prediction: "Prediction") -> "Observer":
+def _verifier(config: "RunConfig", prediction: "Prediction") -> "Observer":
     from rlz.planning import cache
     from rlz.planning.verify import Verifier
 
-    profile = cache.load(job.config).profile
-    return Verifier(prediction, job.config, sampling=None if profile is None else profile.sampling).look
+    profile = cache.load(config).profile
+    return Verifier(prediction, config, sampling=None if profile is None else profile.sampling).look
 
 
-def _serial(job: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
+def _serial(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
     from rlz.runtime.serial import SerialRun
     from rlz.system.files import remove_temporary
     from rlz.tracking import Tracker
 
     def now() -> None:
         # The main thread may be deep in native code, so there is no way to unwind it within a second.
-        exit_now(job.run_dir.path, tracker, signals.exit_status)
+        exit_now(start.run_dir.path, tracker, signals.exit_status)
 
     tracker: Tracker | None = None
     with StopSignals(now) as signals:
         run = SerialRun(
-            job.config,
-            job.env_spec,
-            job.run_dir,
+            start.job,
+            start.run_dir,
             streams,
-            generation=job.run_dir.starts,
-            resume=None if job.resume is None else job.resume.path,
-            modules=job.modules,
+            generation=start.run_dir.starts,
+            resume=None if start.resume is None else start.resume.path,
         )
-        tracker = Tracker(job.run_dir.path, job.config, streams, run.workers, cut=job.cut, quiet=job.quiet)
+        tracker = Tracker(
+            *(start.run_dir.path, start.job.config, streams, run.workers), cut=start.cut, quiet=start.quiet
+        )
         try:
-            for note in job.notes:
+            for note in start.notes:
                 tracker.note(note)
             outcome = run.run(tracker, signals)
-            if run.learner_died:
-                _salvage(job, streams, tracker)
+            if run.sink_died:
+                _salvage(start, streams, tracker)
             tracker.finish(outcome.status)
         finally:
             tracker.close()
-            remove_temporary(job.run_dir.path)
+            remove_temporary(start.run_dir.path)
     return outcome, signals
 
 
-def _salvage(job: Launch, streams: "Streams", tracker: "Tracker") -> None:
-    """Save the rows of a run whose learner is gone."""
-    if not job.config.save_replay:
+def _salvage(start: Launch, streams: "Streams", tracker: "Tracker") -> None:
+    """Save the rows of a run that has lost the worker which learns from them."""
+    if not start.job.config.save_replay or streams.learned_from is None:
         return
     from rlz.records.checkpoint import newest_checkpoint
     from rlz.records.salvage import save_replay
 
     try:
-        newest_checkpoint(job.run_dir.path)
-        rows = save_replay(job.run_dir.path, streams, job.config)
+        newest_checkpoint(start.run_dir.path)
+        rows = save_replay(start.run_dir.path, streams)
     except CheckpointError as error:
         tracker.note(f"the replay buffer is not saved, because the run cannot be resumed: {error}")
     except OSError as error:
         tracker.note(f"the replay buffer could not be saved: {error.strerror or error}")
     else:
-        tracker.note(f"the learner is gone; the {rows:,} rows of the replay buffer are saved for a resumed run")
+        gone = start.job.graph.sink.role
+        tracker.note(f"the {gone} is gone; the {rows:,} rows of the replay buffer are saved for a resumed run")
 
 
 def _exit_status(outcome: "Outcome", signals: StopSignals) -> int:

@@ -231,6 +231,6 @@ def _worker_cells(worker: WorkerSnapshot) -> list[str]:
         "-" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %",
         "-" if worker.private is None else f"{worker.private / _MIB:,.0f} MiB",
         "-" if worker.shared is None else f"{worker.shared / _MIB:,.0f} MiB",
-        f"{worker.env_steps_per_s:,.0f}" if worker.role == "sampler" else "",
+        f"{worker.env_steps_per_s:,.0f}" if worker.progress == "env_steps" else "",
         ", ".join(waits),
     ]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlz.placement import Place
 from rlz.tracking.process import ProcessUsage, read_usage
 from rlz.transport.stats import EPISODE_WINDOW, EVENT_WIDTH, LaneCounts, Stat, Waiting, at_end_names, metric
 
@@ -42,12 +43,12 @@ class WorkerInfo:
 
     Attributes
     ----------
-    name : "learner", "evaluator", "sampler-0", ...
-    role : "learner", "evaluator" or "sampler".
+    name, role : of the worker and of its node.
     slot : row of the worker in the stats board.
     pid : process id of the present incarnation; 0 while there is none. In serial mode all share the controller's.
     restarts : how often it was restarted, over the run.
-    lanes : environment slots that a sampler steps.
+    lanes : environment slots that it steps.
+    progress : what it does, as its node says.
     """
 
     name: str
@@ -56,6 +57,12 @@ class WorkerInfo:
     pid: int
     restarts: int = 0
     lanes: tuple[int, ...] = ()
+    progress: str = "rows_written"
+
+    @staticmethod
+    def of(place: Place, pid: int, restarts: int = 0) -> "WorkerInfo":
+        """Describe the worker at a place."""
+        return WorkerInfo(place.name, place.role, place.slot, pid, restarts, place.lanes, progress=place.node.progress)
 
 
 @dataclass(frozen=True)
@@ -99,17 +106,17 @@ class Reading:
     metrics: tuple[str, ...] = ()
     at_end: Mapping[str, float] = field(default_factory=dict)
 
-    def total(self, stat: Stat, role: str | None = None) -> float:
-        """Sum of a stat over the workers (of one role)."""
-        return float(sum(w.stats[stat] for w in self.workers if role in (None, w.info.role)))
+    def total(self, stat: Stat, progress: str | None = None) -> float:
+        """Sum of a stat over the workers (that do one thing)."""
+        return float(sum(w.stats[stat] for w in self.workers if progress in (None, w.info.progress)))
 
     def learner(self) -> WorkerReading | None:
-        """The learner, once it has been started."""
-        return next((w for w in self.workers if w.info.role == "learner"), None)
+        """The worker that makes updates, once it has been started."""
+        return next((w for w in self.workers if w.info.progress == "updates"), None)
 
-    def ready_at(self, role: str) -> float | None:
-        """When the first worker of a role did its first step or update (`time.monotonic()`); None before."""
-        times = [float(w.stats[Stat.READY_S]) for w in self.workers if w.info.role == role]
+    def ready_at(self, progress: str) -> float | None:
+        """When the first worker that does something did it first (`time.monotonic()`); None before."""
+        times = [float(w.stats[Stat.READY_S]) for w in self.workers if w.info.progress == progress]
         return min((t for t in times if t > 0), default=None)
 
 
@@ -141,13 +148,13 @@ class Reader:
             # In serial mode all workers are one process: it counts once, for the first of them.
             usages.append(read_usage(info.pid) if info.pid not in seen else None)
             seen.add(info.pid)
-            if info.role == "sampler":
+            if info.progress == "env_steps":
                 for event in self.events(info.slot):
                     self._episodes.append(event)
         env_steps = int(self.streams.limiter.env_steps)
         steps = self.streams.limiter.lane_steps()
         # Read after the steps: a row is committed before its step is counted, so what is missing is lost for good.
-        committed = self.streams.replay.committed()
+        committed = self.streams.committed()
         # The steps lie between the two looks at what is pending, which goes up before a step is counted.
         pending_after = self.streams.stats.read()[:, Stat.ROWS_PENDING]
         rows, lost = {}, {}
@@ -201,6 +208,7 @@ class WorkerSnapshot:
 
     name: str
     role: str
+    progress: str
     pid: int
     restarts: int
     private: int | None
@@ -217,6 +225,7 @@ class WorkerSnapshot:
     waiting_s: float
     quiet_s: float | None
     resets: float = 0.0
+    rows_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -296,13 +305,15 @@ class Snapshot:
             found[f"{prefix}/threads"] = worker.threads
             found[f"{prefix}/restarts"] = worker.restarts
             found[f"{prefix}/quiet_s"] = worker.quiet_s
-            if worker.role == "sampler":
+            if worker.progress == "env_steps":
                 found[f"{prefix}/env_steps_per_s"] = worker.env_steps_per_s
                 found[f"{prefix}/policy_lag"] = worker.policy_lag
                 found[f"{prefix}/rows_lost"] = worker.rows_lost
                 found[f"{prefix}/resets"] = worker.resets
-            if worker.role == "learner":
+            if worker.progress == "updates":
                 found[f"{prefix}/updates_per_s"] = worker.updates_per_s
+            elif worker.progress == "rows_written":
+                found[f"{prefix}/rows_per_s"] = worker.rows_per_s
             else:
                 found[f"{prefix}/episodes_per_s"] = worker.episodes_per_s
             for reason, share in worker.waits.items():
@@ -351,7 +362,7 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
         policy_lag=(lag_sum - old.total(Stat.POLICY_LAG_SUM)) / lags_now if lags_now > 0 else None,
         policy_lag_mean=lag_sum / lags if lags > 0 else None,
         policy_version=0 if learner is None else int(learner.stats[Stat.POLICY_VERSION]),
-        episodes=int(new.total(Stat.EPISODES, "sampler")),
+        episodes=int(new.total(Stat.EPISODES, "env_steps")),
         return_mean=new.return_mean,
         length_mean=new.length_mean,
         at_end=new.at_end,
@@ -391,6 +402,7 @@ def _worker_between(
     return WorkerSnapshot(
         name=new.info.name,
         role=new.info.role,
+        progress=new.info.progress,
         pid=new.info.pid,
         restarts=new.info.restarts,
         private=None if usage is None else usage.private,
@@ -407,4 +419,5 @@ def _worker_between(
         waiting_s=max(0.0, new_at - float(new.stats[Stat.WAITING_SINCE])) if waiting_for else 0.0,
         quiet_s=max(0.0, new_at - heartbeat) if heartbeat > 0 else None,
         resets=min(1.0, grown(Stat.RESET_S) / seconds),
+        rows_per_s=grown(Stat.ROWS_WRITTEN) / seconds,
     )

@@ -167,9 +167,10 @@ class Tracker:
                 seen["private_peak"] = max(seen["private_peak"], worker.usage.private)
                 seen["shared_peak"] = max(seen["shared_peak"], worker.usage.shared)
             # Kept from the first time on: a restarted worker writes its own.
-            if worker.info.role not in self._ready and (ready := reading.ready_at(worker.info.role)) is not None:
-                self._ready[worker.info.role] = ready
-            if worker.info.role == "evaluator":
+            does = worker.info.progress
+            if does not in self._ready and (ready := reading.ready_at(does)) is not None:
+                self._ready[does] = ready
+            if does == "episodes":
                 for event in self._reader.events(worker.info.slot):
                     self._evaluation(Evaluation.from_event(event, self._config.log_info))
         return reading
@@ -255,7 +256,7 @@ class Tracker:
         return f". Make room on the disk of {self._run_dir}" if full else ""
 
     def _sum_up(self, status: str, reading: Reading) -> dict[str, Any]:
-        config, streams = self._config, self._streams
+        config = self._config
         wall_s = max(reading.at - self._started, 1e-9)
         whole = self._between(self._logged, reading)
         return {
@@ -282,8 +283,8 @@ class Tracker:
             "checkpoints": whole.checkpoints,
             "rows_lost": reading.rows_lost,
             "restarts": whole.restarts,
-            "first_env_step_s": self._ready_after("sampler"),
-            "first_update_s": self._ready_after("learner"),
+            "first_env_step_s": self._ready_after("env_steps"),
+            "first_update_s": self._ready_after("updates"),
             "waits_s": {
                 worker.info.name: {
                     reason: round(worker.waited(reason, reading.at), 3)
@@ -293,16 +294,14 @@ class Tracker:
                 for worker in reading.workers
             },
             "memory_bytes": self._memory,
-            "shared_memory_bytes": sum(
-                part.nbytes for part in (streams.replay, streams.limiter, streams.parameters, streams.stats)
-            ),
+            "shared_memory_bytes": self._streams.nbytes(),
             "threads": self._learner_value(reading, Stat.THREADS),
             "compiled": self._learner_value(reading, Stat.COMPILED),
         }
 
-    def _ready_after(self, role: str) -> float | None:
-        """Seconds from the start of this process to the first step or update of a role."""
-        return round(self._ready[role] - self._process_started, 3) if role in self._ready else None
+    def _ready_after(self, progress: str) -> float | None:
+        """Seconds from the start of this process to the first step or update."""
+        return round(self._ready[progress] - self._process_started, 3) if progress in self._ready else None
 
     @staticmethod
     def _learner_value(reading: Reading, stat: Stat) -> int | None:

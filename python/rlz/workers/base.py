@@ -16,13 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlz.errors import RlzError
+from rlz.system.notices import notice, notices_by
 
 if TYPE_CHECKING:
+    from rlz.algorithms.answers import Answers
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
+    from rlz.graph import Node
     from rlz.transport import Streams
     from rlz.transport.stats import Stat, StatsRow, Waiting
 
@@ -36,7 +39,7 @@ class WorkerSpec:
 
     Attributes
     ----------
-    role : "learner", "sampler" or "evaluator".
+    role : of its node in the graph.
     name : name for people, for instance "sampler-0"; also the name of its log.
     index : index among the workers of the role; selects the streams of random numbers.
     worker_id : id of this incarnation on all streams (1..1022).
@@ -44,7 +47,7 @@ class WorkerSpec:
     incarnation : how often this worker was started before; selects the streams of random numbers.
     parent_pid : the controller; the worker ends when it does.
     run_dir : run folder (absolute).
-    config, env_spec : as JSON values.
+    config, env_spec, asked, graph, placement : as JSON values; `asked` is what the algorithm has answered.
     fds : descriptors of the streams, by name.
     lanes : lanes (= environment slots) that this worker writes.
     cores : that it keeps to; empty: those of the controller.
@@ -63,7 +66,10 @@ class WorkerSpec:
     run_dir: str
     config: dict[str, Any]
     env_spec: Any
-    fds: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, Any]
+    graph: dict[str, Any]
+    placement: dict[str, Any]
+    fds: dict[str, list[int]] = field(default_factory=dict)
     lanes: tuple[int, ...] = ()
     cores: tuple[int, ...] = ()
     error_fd: int = -1
@@ -96,9 +102,34 @@ class WorkerSpec:
 
         return EnvSpec.from_json(self.env_spec)
 
+    def answers(self) -> "Answers":
+        """Return what the algorithm has answered: its data, policy and metrics."""
+        from rlz.algorithms.answers import Answers
+
+        return Answers.from_json(self.asked)
+
+    def node(self) -> "Node":
+        """Return the worker's node of the graph."""
+        from rlz.graph import Graph
+
+        return Graph.from_json(self.graph).node(self.role)
+
+    def attach(self) -> "Streams":
+        """Map the worker's streams in its process."""
+        from rlz.graph import Graph
+        from rlz.placement import Placement
+        from rlz.transport import Streams
+
+        graph = Graph.from_json(self.graph)
+        return Streams.attach(self.fds, graph, Placement.from_json(self.placement), graph.node(self.role))
+
 
 class Worker(Protocol):
-    """A role. One class serves both modes: a process drives it with `step(None)`, serial mode with `step(0)`."""
+    """A worker of the graph: made with its spec and its streams. One class serves both modes: a process drives it with
+    `step(None)`, workers that take turns in one process are driven with `step(0)`.
+
+    One whose state a checkpoint keeps derives from `Stateful`.
+    """
 
     def start(self) -> None:
         """Do what must happen before the first step."""
@@ -111,6 +142,17 @@ class Worker(Protocol):
 
     def close(self) -> None:
         """Give back what the worker holds."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A worker with a state between two steps."""
+
+    def state(self) -> Any:
+        """Give it, as JSON values."""
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state of a worker of the same name; after `start`."""
 
 
 @dataclass(frozen=True)
@@ -174,31 +216,6 @@ def _is_plumbing(file: str) -> bool:
 
 _PACKAGE = Path(__file__).parents[1]
 
-_notice_fd = -1
-_notice_to: Callable[[str], None] | None = None
-
-
-def notice(text: str) -> None:
-    """Tell the people who watch the run something, in one line: a fallback, a checkpoint that could not be written.
-
-    Goes to the controller, which shows and records it; never waits (a line is dropped when the pipe is full).
-    """
-    if _notice_to is not None:
-        _notice_to(text)
-        return
-    with suppress(OSError):  # the log is often on the very disk that is full
-        print(text, file=sys.stderr, flush=True)
-    if _notice_fd >= 0:
-        line = " ".join(text.split("\n")).encode()[:4000] + b"\n"
-        with suppress(OSError):
-            os.write(_notice_fd, line)  # at most PIPE_BUF bytes: lines of several workers never mix
-
-
-def notices_to(receive: Callable[[str], None] | None) -> None:
-    """Hand notices to a function of this process (serial mode); None: as before."""
-    global _notice_to
-    _notice_to = receive
-
 
 class OpenWait:
     """A wait as the stats board shows it: for what and since when; its seconds are counted when it ends.
@@ -246,12 +263,12 @@ def waiting(row: "StatsRow", reason: "Waiting", total: "Stat") -> Iterator[None]
         wait.end()
 
 
-def run_worker(module: str, spec_fd: int) -> None:
+def run_worker(path: str, spec_fd: int) -> None:
     """Run this process as a worker and exit.
 
     Parameters
     ----------
-    module : holds the role's class, named like the role ("sampler": `Sampler`).
+    path : of its class (see `load`).
     spec_fd : memfd with the `WorkerSpec`.
     """
     from rlz._native import bind_to_parent
@@ -262,7 +279,7 @@ def run_worker(module: str, spec_fd: int) -> None:
     status = EXIT_ERROR
     try:
         _prepare(spec)
-        _live(spec, module)
+        _live(spec, path)
         status = 0
     except BaseException as error:
         report = Report.of(error)
@@ -276,19 +293,18 @@ def run_worker(module: str, spec_fd: int) -> None:
     os._exit(status)
 
 
-def role_class(module: str, role: str) -> Callable[[WorkerSpec, "Streams"], Worker]:
-    """Import the class of a role; it is named like the role."""
-    from importlib import import_module
+def worker_class(path: str) -> Callable[[WorkerSpec, "Streams"], Worker]:
+    """Import the class of a worker: "module:Class" or "file.py:Class"."""
+    from rlz.references import load
 
-    found: Callable[[WorkerSpec, Streams], Worker] = getattr(import_module(module), role.capitalize())
+    found: Callable[[WorkerSpec, Streams], Worker] = load(path)
     return found
 
 
 def _prepare(spec: WorkerSpec) -> None:
-    global _notice_fd
     os.umask(0o077)
     faulthandler.enable()
-    _notice_fd = spec.notice_fd
+    notices_by(spec.notice_fd)
     for fd in (spec.error_fd, spec.notice_fd):
         if fd >= 0:
             os.set_inheritable(fd, False)
@@ -301,11 +317,8 @@ def _prepare(spec: WorkerSpec) -> None:
             notice(f"{spec.name} cannot keep to cores {spec.cores} ({error.strerror}): it uses those that it may")
 
 
-def _live(spec: WorkerSpec, module: str) -> None:
-    from rlz.transport import Streams
-
-    streams = Streams.attach(spec.fds, spec.role)
-    worker = role_class(module, spec.role)(spec, streams)
+def _live(spec: WorkerSpec, path: str) -> None:
+    worker = worker_class(path)(spec, spec.attach())
     worker.start()
     while worker.step(None):
         pass

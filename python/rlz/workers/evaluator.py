@@ -16,7 +16,6 @@ import numpy as np
 from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING
 from rlz.acting import make_policy
 from rlz.algorithms.answers import Replay
-from rlz.config.model import ask
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.envs.instances import evaluator_index
@@ -24,8 +23,9 @@ from rlz.envs.limits import cut_note
 from rlz.errors import CheckpointError, WaitTimeoutError
 from rlz.policy import read_parameters
 from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
+from rlz.system.notices import notice
 from rlz.transport.stats import Stat, StatsRow, Waiting, at_end_keys
-from rlz.workers.base import WorkerSpec, notice, waiting
+from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import Evaluation, evaluation_seeds, held_out_seeds, own_globals, play
 
@@ -60,7 +60,7 @@ class Evaluator:
         self._stats = StatsRow(streams.stats, spec.slot)
         # Deterministic actions draw nothing; the seed only has to exist.
         seed = stream(config.seed, Role.EVALUATION, worker=spec.index, incarnation=spec.incarnation)
-        acts = ask(config, self._env_spec).policy
+        acts = spec.answers().policy
         self._policy, self._manifest = make_policy(acts, seed), acts.manifest
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._parameters = np.zeros(streams.parameters.nbytes, np.uint8)

@@ -42,8 +42,9 @@ from rlz.records.replay_files import check_rows
 from rlz.records.salvage import with_salvaged_rows
 from rlz.system.files import replace_file
 from rlz.system.memory import limits
+from rlz.system.notices import notice
 from rlz.transport.stats import Stat, StatsRow, Waiting, metric
-from rlz.workers.base import OpenWait, WorkerSpec, notice
+from rlz.workers.base import OpenWait, WorkerSpec
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -189,11 +190,12 @@ class Learner:
         return True
 
     def close(self) -> None:
-        """End the threads and the helper processes."""
+        """End the threads and the helper processes, give back the publisher's place."""
         for engine in self._engines.values():
             engine.close()
         self._batches.close()
         self._saving.wait()
+        self._publisher.close()
 
     @property
     def precision(self) -> str:

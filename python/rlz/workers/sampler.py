@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rlz._native import RUNNING
 from rlz.acting import make_policy
-from rlz.config.model import ask
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
@@ -57,7 +56,7 @@ class Sampler:
         seed_globals(own)  # a constructor may draw already
         self._envs = [Environment(make(config, index=lane), env_spec, spec.name) for lane in self._lanes]
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
-        self._policy = make_policy(ask(config, env_spec).policy, seed)
+        self._policy = make_policy(spec.answers().policy, seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         count = len(self._lanes)
         steps = Steps(count, env_spec)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from rlz.runtime.graph import Node
+from rlz.placement import Place
 from rlz.system.descendants import WORKER
 from rlz.workers.base import Report, WorkerSpec
 
@@ -27,17 +27,14 @@ class WorkerProcess:
 
     Parameters
     ----------
-    node : its place in the graph.
+    place : its place in the run.
     spec : what it is told; the descriptors are filled in here.
-    module : holds the class of its role.
     log : file for its stdout and stderr; appended to.
     environment : variables on top of the controller's.
     """
 
-    def __init__(
-        self, node: Node, spec: WorkerSpec, module: str, log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.node = node
+    def __init__(self, place: Place, spec: WorkerSpec, log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.place = place
         self.spec = spec
         self.log = log
         self.ended = False
@@ -46,10 +43,11 @@ class WorkerProcess:
         try:
             spec = replace(spec, error_fd=self._error_fd)
             os.pwrite(spec_fd, spec.to_json().encode(), 0)
-            inherited = [spec_fd, self._error_fd, *spec.fds.values()]
+            inherited = [spec_fd, self._error_fd, *(fd for fds in spec.fds.values() for fd in fds)]
             if spec.notice_fd >= 0:
                 inherited.append(spec.notice_fd)
-            self._popen = _start(module, spec_fd, inherited, log, {**(environment or {}), WORKER: node.name})
+            variables = {**(environment or {}), WORKER: place.name}
+            self._popen = _start(place.node.worker, spec_fd, inherited, log, variables)
         except BaseException:
             os.close(self._error_fd)
             raise
@@ -86,7 +84,7 @@ class WorkerProcess:
         os.close(self.pidfd)
         report = Report.read(self._error_fd)
         os.close(self._error_fd)
-        return Ending(self.node.name, status, report, self.log)
+        return Ending(self.place.name, status, report, self.log)
 
 
 class Ending:
@@ -156,19 +154,19 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def command_of(module: str, spec_fd: int) -> list[str]:
-    """Command line of a worker."""
+def command_of(path: str, spec_fd: int) -> list[str]:
+    """Command line of a worker, by the path of its class."""
     # -P: a file in the current folder must not stand in for a module of the standard library.
-    command = [sys.executable, "-P", "-m", "rlz.workers", module]
+    command = [sys.executable, "-P", "-m", "rlz.workers", path]
     return [*command, "--spec-fd", str(spec_fd), "--parent", str(os.getpid())]
 
 
 def _start(
-    module: str, spec_fd: int, inherited: Sequence[int], log: Path, environment: Mapping[str, str]
+    path: str, spec_fd: int, inherited: Sequence[int], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     with _open_log(log) as output:
         return subprocess.Popen(
-            command_of(module, spec_fd),
+            command_of(path, spec_fd),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
