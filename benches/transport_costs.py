@@ -7,6 +7,7 @@ import argparse
 import gc
 import json
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ FIELDS = [("x", "f32", (16,))]
 LANES = (16, 1_024, 16_384, 65_535)
 SLOTS = (2, 64, 512, 1_024, 65_536)
 BATCH = 256
+ROWS = 1 << 20
+"""Of a buffer, whatever its number of lanes: random rows of more memory cost more."""
 
 
 def each(work: Callable[[], object], items: int, seconds: float = 0.15) -> float:
@@ -36,17 +39,13 @@ def private_mib() -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
 
 
-def replay(lanes: int, rows_each: int = 16) -> tuple[Replay, object, list[np.ndarray], list[int]]:
-    buffer = Replay.create(FIELDS, buffer_size=lanes * rows_each, lanes=lanes, run_id=1)
-    every = list(range(lanes))
-    writer = buffer.writer(every, worker=1)
-    columns = [np.zeros((lanes, 16), np.float32)]
-    return buffer, writer, columns, every
-
-
 def of_lanes(lanes: int) -> dict[str, float]:
     found = {}
-    buffer, writer, columns, every = replay(lanes)
+    every, columns, each_lane = list(range(lanes)), [np.zeros((lanes, 16), np.float32)], ROWS // lanes
+    buffer = Replay.create(FIELDS, buffer_size=ROWS, lanes=lanes, run_id=1)
+    writer = buffer.writer(every, worker=1)
+    for _ in range(each_lane + 1):
+        writer.append_batch(every, columns, version=0)
     found["append_batch, us a row"] = each(lambda: writer.append_batch(every, columns, version=0), lanes)
     sampler = buffer.sampler(seed=[1, 2, 3, 4])
     rows = np.empty((BATCH, buffer.stride), np.uint8)
@@ -57,40 +56,61 @@ def of_lanes(lanes: int) -> dict[str, float]:
     for end in (prioritized, sampler, writer, buffer):
         end.close()
 
-    # One lane has filled its slots, the others have a row each.
-    buffer = Replay.create(FIELDS, buffer_size=lanes * 16, lanes=lanes, run_id=1)
+    # The first half of the lanes has a row each, the second half is full.
+    buffer = Replay.create(FIELDS, buffer_size=ROWS, lanes=lanes, run_id=1)
     writer = buffer.writer(every, worker=1)
     writer.append_batch(every, columns, version=0)
-    row = (columns[0][0],)
-    for _ in range(16):
-        writer.append(0, row, version=0)
+    second = every[lanes // 2 :]
+    for _ in range(each_lane - 1):
+        writer.append_batch(second, [columns[0][lanes // 2 :]], version=0)
     sampler = buffer.sampler(seed=[1, 2, 3, 4])
     many = np.empty((65_536, buffer.stride), np.uint8)
     found["draw from uneven lanes, ns a row"] = each(lambda: sampler.sample(many), len(many), 0.3) * 1e3
+    found["sample(256), uneven lanes, us"] = each(lambda: sampler.sample(rows), 1)
     for end in (sampler, writer, buffer):
         end.close()
 
     # A sampler that looks 1,200 times while two lanes fill a window.
-    buffer = Replay.create(FIELDS, buffer_size=lanes * 16, lanes=lanes, run_id=1)
+    buffer = Replay.create(FIELDS, buffer_size=ROWS, lanes=lanes, run_id=1)
     writer = buffer.writer([0, 1], worker=1)
     sampler = buffer.sampler(seed=[1, 2, 3, 4])
-    rows = np.empty((max(BATCH, lanes), buffer.stride), np.uint8)
     gc.collect()
     before = private_mib()
     pair = [np.zeros((2, 16), np.float32)]
     for _ in range(1_200):
-        for _ in range(max(1, lanes * 16 // 1024 // 2)):
+        for _ in range(ROWS // 1024 // 2):
             writer.append_batch([0, 1], pair, version=0)
-        sampler.sample(rows[:BATCH])
         sampler.available  # noqa: B018  looks
     found["history of a sampler, MiB"] = private_mib() - before
     for end in (sampler, writer, buffer):
         end.close()
 
+    found |= of_limiter(lanes, every)
+    return found
+
+
+def of_limiter(lanes: int, every: list[int]) -> dict[str, float]:
+    found = {}
     limiter = Limiter.create(lanes=lanes, total_timesteps=1 << 40, learning_starts=0, ratio=None, slack=1.0, run_id=1)
     tickets = np.empty(lanes, np.int64)
     found["acquire_steps, us a lane"] = each(lambda: limiter.acquire_steps(every, tickets, worker=1, timeout=0), lanes)
-    found["env_steps, us"] = each(lambda: limiter.env_steps, 1)
+    limiter.close()
+
+    # A vector of environments while the learner sleeps until all have stepped.
+    limiter = Limiter.create(
+        lanes=lanes, total_timesteps=lanes, learning_starts=lanes - 1, ratio=(1, 1), slack=1.0, run_id=1
+    )
+    limiter.acquire_steps(every, tickets, worker=1, timeout=0)
+    learner = threading.Thread(target=lambda: limiter.acquire_updates(1, worker=2, timeout=60))
+    learner.start()
+    time.sleep(0.05)
+    start = time.perf_counter()
+    measured = min(lanes - 1, 4_000)
+    for lane in range(measured):
+        limiter.complete_step(lane)
+    found["complete_step, learner waits, us"] = (time.perf_counter() - start) / measured * 1e6
+    limiter.stop()
+    learner.join()
     limiter.close()
     return found
 

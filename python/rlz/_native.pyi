@@ -149,7 +149,8 @@ class ReplayWriter:
     def append(self, lane: int, row: Sequence[Any], *, version: int, flags: int = 0) -> None:
         """Append one row; `row` holds one value per field, in field order (arrays of the exact dtype, or scalars).
 
-        `version` (32 bits): of the parameters that chose the action. `flags`: FLAG_TERMINATED, FLAG_TRUNCATED.
+        `version`: of the parameters that chose the action; the row keeps it modulo 2^32. `flags`: FLAG_TERMINATED,
+        FLAG_TRUNCATED.
         Raises TypeError/ValueError naming field, expected and got; LeaseLostError when the lane was reaped.
         """
     def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int, flags: int = 0) -> None:
@@ -191,7 +192,7 @@ class ReplaySampler:
     ) -> None:
         """Draw len(rows) rows uniformly over the newest `buffer_size` rows of all lanes into `rows` [batch, stride].
 
-        `meta` [batch]: version << 32 | env slot << 16 | flags. `ids` [batch, 3]: lane, slot, ticket.
+        `meta` [batch]: (version mod 2^32) << 32 | env slot << 16 | flags. `ids` [batch, 3]: lane, slot, ticket.
         Raises TransportError when the buffer is empty.
         """
     @property

@@ -346,11 +346,11 @@ def test_the_extension_has_no_kill_points() -> None:
 GIB = ("f32", (2**28,))
 TOO_LARGE: dict[str, Callable[[], Any]] = {
     "replay": lambda: Replay.create([("x", "f32", (64,))], buffer_size=2**45, lanes=1, run_id=1),
-    "queue": lambda: TrajectoryQueue.create([("x", *GIB)], slots=2**16, run_id=1),
+    "queue": lambda: TrajectoryQueue.create([("x", *GIB)], slots=2**10, run_id=1),
     "parameters": lambda: ParameterStore.create([(f"w{i}", *GIB) for i in range(2**10)], leases=253, run_id=1),
     "stats": lambda: StatsBoard.create(slots=2, names=["a"], event_width=1, event_capacity=2**45, run_id=1),
 }
-"""64 TiB and more."""
+"""1 TiB and more."""
 
 
 @pytest.fixture

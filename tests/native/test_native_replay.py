@@ -312,3 +312,18 @@ def test_bad_layouts() -> None:
         make(buffer_size=1)
     with pytest.raises(OverflowError):
         make(buffer_size=-1)
+
+
+def test_versions_of_rows_go_on_beyond_their_32_bits() -> None:
+    with (
+        Replay.create([("x", "f32", ())], buffer_size=8, lanes=1, run_id=1) as replay,
+        replay.writer([0], worker=1) as writer,
+    ):
+        for version in (2**32 - 1, 2**32, 2**40 + 5):
+            writer.append(0, (0.0,), version=version)
+        writer.append_batch([0], [np.zeros(1, np.float32)], version=2**32 + 6)
+        rows, meta = np.empty((4, replay.stride), np.uint8), np.empty(4, np.uint64)
+        assert replay.read_rows(0, 1, rows, meta) == 4
+        assert (meta >> np.uint64(32)).tolist() == [2**32 - 1, 0, 5, 6]
+        with pytest.raises(OverflowError):
+            writer.append(0, (0.0,), version=-1)

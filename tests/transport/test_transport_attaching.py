@@ -1,5 +1,6 @@
 """Attaching to the streams of another process: who may, what is handed over, that serving never waits for a peer."""
 
+import errno
 import json
 import os
 import signal
@@ -183,6 +184,91 @@ def test_a_server_does_not_remove_the_socket_of_its_successor(path: Path) -> Non
         assert path.exists()
 
 
+def test_a_description_that_fails_is_told_and_the_next_one_is_answered(path: Path) -> None:
+    values: list[object] = [RuntimeError("not ready"), {1, 2}, "x" * (module._MOST_BYTES + 1), "fine"]
+
+    def describe() -> object:
+        value = values.pop(0)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    with serve({"board": board()}, path, describe):
+        before = open_fds()
+        for said in ("RuntimeError: not ready", "TypeError: .*set", "ValueError: a description of"):
+            with pytest.raises(TransportError, match=f"process {os.getpid()}.* failed to describe itself: {said}"):
+                attach(path)
+        assert settles(before)
+        with attach(path) as job:
+            assert job.info == "fine"
+            values.append(KeyError("gone"))
+            with pytest.raises(TransportError, match="KeyError: 'gone'"):
+                job.refresh()
+            assert (job.info, job.streams["board"].read().tolist()) == ("fine", [[0.0]])
+
+
+def test_of_two_that_find_a_stale_socket_one_serves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    theirs, inside, leave = module._remove_stale, threading.Event(), threading.Event()
+    entries: list[str] = []
+
+    def remove(found: Path) -> None:
+        entries.append(threading.current_thread().name)
+        if len(entries) == 1:
+            inside.set()
+            leave.wait(30)
+        theirs(found)
+
+    monkeypatch.setattr(module, "_remove_stale", remove)
+    monkeypatch.setattr(module, "_ALONE_S", 30.0)
+    outcome: list[object] = []
+
+    def begin() -> None:
+        try:
+            outcome.append(Door({"board": board()}, path))
+        except OSError as error:
+            outcome.append(error)
+
+    threads = [threading.Thread(target=begin, name=name) for name in ("first", "second")]
+    threads[0].start()
+    assert inside.wait(30)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert entries == ["first"], "the second one looks at a socket that the first one is about to replace"
+    leave.set()
+    for thread in threads:
+        thread.join(30)
+    door, refused = sorted(outcome, key=lambda found: isinstance(found, Exception))
+    assert isinstance(door, Door)
+    assert "another process serves it" in str(refused)
+    with door, socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(path))
+    assert not path.exists()
+
+
+def test_out_of_descriptors_is_no_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Door({"board": board()}, path) as door:
+        theirs, full = socket.socket.accept, [True]
+
+        def accept(self: socket.socket) -> Any:
+            if full.pop() if full else False:
+                raise OSError(errno.EMFILE, "too many open files")
+            return theirs(self)
+
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        before = open_fds()
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(path))
+            assert door.answer()
+            assert peer.recv(1) == b"", "let go of"
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(path))
+            assert door.answer()
+            assert peer.recv(99) == module.GREETING
+        assert open_fds() == before
+
+
 def test_only_streams_that_can_be_read_are_served(path: Path) -> None:
     replay = Replay.create([("x", "f32", ())], buffer_size=10, lanes=1, run_id=1)
     before = open_fds()
@@ -249,11 +335,11 @@ def test_attaching_leaks_nothing(served: Path) -> None:
 @pytest.mark.parametrize(
     "description",
     [
-        {"format": 2},
+        {"format": module.FORMAT + 1},
         [],
-        {"format": 1, "info": None, "streams": [["board", "Unknown", 1]]},
-        {"format": 1, "info": None, "streams": [["board", "StatsBoard", 2]]},
-        {"format": 1, "info": None, "streams": [["board"]]},
+        {"format": module.FORMAT, "info": None, "streams": [["board", "Unknown", 1]]},
+        {"format": module.FORMAT, "info": None, "streams": [["board", "StatsBoard", 2]]},
+        {"format": module.FORMAT, "info": None, "streams": [["board"]]},
     ],
 )
 def test_another_version_is_named(served: Path, description: Any, monkeypatch: pytest.MonkeyPatch) -> None:

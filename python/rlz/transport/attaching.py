@@ -16,6 +16,7 @@ This guards against mistakes, not against the user's own processes, which may tr
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import select
@@ -23,6 +24,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,10 +36,14 @@ from rlz.errors import NoAnswerError, NotServedError, TransportError
 Readable = StatsBoard | ParameterStore | Limiter
 """Streams that can be served: those that make sense to somebody who may only read."""
 
-FORMAT = 1
+FORMAT = 2
 GREETING = b"rlz streams 1\n"
 REFUSAL = b"rlz streams: only the user who serves them may attach\n"
 _MODE = 0o600
+_PAUSE_MS = 1000
+"""Where nobody can be accepted."""
+_ALONE_S = 2.0
+"""Longest wait for another process that is just beginning or ending to serve a path of the same folder."""
 _MOST_AT_ONCE = 8
 """Peers that are answered in one turn of a loop."""
 _MOST_DESCRIPTORS = 253
@@ -53,7 +59,8 @@ class Door:
     ----------
     streams : by the names under which peers find them.
     path : of the socket. A socket that is left from a process that was killed is replaced.
-    describe : gives a JSON value for each peer that attaches or refreshes (`Attached.info`). It must not wait.
+    describe : gives a JSON value for each peer that attaches or refreshes (`Attached.info`). It must not wait. Where it
+        raises, that peer is told, and the next one is answered.
 
     Raises
     ------
@@ -72,6 +79,7 @@ class Door:
         self._descriptors: list[int] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._identity: tuple[int, int] | None = None
+        self._spare = -1
         try:
             for name, stream in streams.items():
                 fds = _descriptors(name, stream)
@@ -79,12 +87,13 @@ class Door:
                 self._descriptors += [_read_only(fd) for fd in fds]
             if len(self._descriptors) >= _MOST_DESCRIPTORS:
                 raise ValueError(f"streams: given {len(streams)}, which need more than {_MOST_DESCRIPTORS} descriptors")
-            with _short(self._path) as path:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            with _alone(self._path) as path:
                 _remove_stale(path)
                 os.fchmod(self._socket.fileno(), _MODE)  # before it has a name
                 self._socket.bind(str(path))
                 self._identity = _identity(path)
-            self._socket.listen(_MOST_AT_ONCE)
+                self._socket.listen(_MOST_AT_ONCE)
         except BaseException:
             self.close()
             raise
@@ -95,14 +104,14 @@ class Door:
         return self._socket.fileno()
 
     def answer(self) -> bool:
-        """Answer those who attach; never waits. False: no more can be accepted (out of descriptors)."""
+        """Answer those who attach; never waits. False: somebody waits and cannot be accepted now."""
         for _ in range(_MOST_AT_ONCE):
             try:
                 peer, _ = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return True
             except OSError:
-                return False
+                return self._hang_up()
             # Somebody who hangs up, or a lack of memory or descriptors: their loss, not this process's.
             with peer, contextlib.suppress(OSError):
                 self._answer(peer)
@@ -113,10 +122,13 @@ class Door:
         self._socket.close()
         while self._descriptors:
             os.close(self._descriptors.pop())
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
         if self._identity is not None:
-            with contextlib.suppress(OSError):
-                if _identity(self._path) == self._identity:
-                    self._path.unlink()
+            with contextlib.suppress(OSError), _alone(self._path) as path:
+                if _identity(path) == self._identity:
+                    path.unlink()
             self._identity = None
 
     def __enter__(self) -> Self:
@@ -125,12 +137,31 @@ class Door:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _hang_up(self) -> bool:
+        """Out of descriptors: let go of one who waits, with a descriptor that is kept for that. False: not even so."""
+        if self._spare < 0:
+            return False
+        os.close(self._spare)
+        self._spare = -1
+        with contextlib.suppress(OSError):
+            self._socket.accept()[0].close()
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return True
+
     def _answer(self, peer: socket.socket) -> None:
         peer.setblocking(False)
         if _credentials(peer)[1] != os.geteuid():
             peer.send(REFUSAL)
             return
-        text = json.dumps({"format": FORMAT, "streams": self._streams, "info": self._describe()})
+        try:
+            info = {"info": self._describe()}
+            text = json.dumps({"format": FORMAT, "streams": self._streams, **info})
+            if len(text) > _MOST_BYTES:
+                raise ValueError(f"a description of {len(text)} characters, more than {_MOST_BYTES}")
+        except Exception as error:  # the next peer may be answered
+            said = f"{type(error).__name__}: {error}"[:1000]
+            text = json.dumps({"format": FORMAT, "streams": [], "info": None, "error": said})
         description = os.memfd_create("rlz-description", os.MFD_CLOEXEC)
         try:
             os.pwrite(description, text.encode(), 0)
@@ -165,11 +196,12 @@ class Server:
         self.close()
 
     def _work(self) -> None:
-        poll = select.poll()
+        poll, closing = select.poll(), select.poll()
+        closing.register(self._reader, select.POLLIN)
         poll.register(self._reader, select.POLLIN)
         poll.register(self._door.fd, select.POLLIN)
         while all(fd != self._reader for fd, _ in poll.poll()):
-            if not self._door.answer():
+            if not self._door.answer() and closing.poll(_PAUSE_MS):
                 return
 
 
@@ -252,7 +284,7 @@ def attach(path: str | Path, *, timeout: float = 2.0) -> Attached:
     NoAnswerError
         The process that serves it is busy, stopped or hanging.
     TransportError
-        It belongs to another user, or to another version of rlz.
+        It belongs to another user, or to another version of rlz, or its `describe` failed.
     """
     return Attached(Path(path).absolute(), timeout)
 
@@ -330,6 +362,11 @@ def _ask(path: Path, timeout: float) -> tuple[int, dict[str, Any], list[int]]:
         _close(fds)
         raise
     os.close(fds.pop(0))
+    if "error" in description:
+        _close(fds)
+        raise TransportError(
+            f"{path}: process {pid}, which serves it, failed to describe itself: {description['error']}"
+        )
     return pid, description, fds
 
 
@@ -361,6 +398,32 @@ def _identity(path: Path) -> tuple[int, int]:
 def _close(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """As `_short`, while no other process gives a socket in the same folder its name or takes one away.
+
+    Without that, of two that find a stale socket the second one would remove what the first one has put in its place.
+    """
+    kind = os.O_RDONLY if os.access(path.parent, os.R_OK) else os.O_PATH
+    fd = os.open(path.parent, kind | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + _ALONE_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise OSError(errno.EADDRINUSE, "another process holds its folder locked", str(path)) from None
+                time.sleep(0.005)
+            except OSError:
+                break  # a file system without locks, or a folder that may not be read
+            else:
+                break
+        yield Path(f"/proc/self/fd/{fd}") / path.name
+    finally:
+        os.close(fd)  # and the lock
 
 
 @contextmanager

@@ -22,7 +22,10 @@ enum Rows {
 }
 
 impl Rows {
-    fn append(&mut self, lane: usize, row: &[u64], version: u32, flags: u16) -> rlz_core::Result<()> {
+    /// A row keeps the low half of the version, so no number of publications ends a run.
+    #[allow(clippy::cast_possible_truncation)]
+    fn append(&mut self, lane: usize, row: &[u64], version: u64, flags: u16) -> rlz_core::Result<()> {
+        let version = version as u32;
         match self {
             Self::Single(writer) => writer.append_packed(lane, row, version, flags).map(drop),
             Self::Folded(writer) => writer.append_packed(lane, row, version, flags),
@@ -61,12 +64,12 @@ impl ReplayWriter {
 #[pymethods]
 impl ReplayWriter {
     #[pyo3(signature = (lane, row, *, version, flags=0))]
-    fn append(&self, lane: usize, row: &Bound<'_, PyAny>, version: u32, flags: u16) -> Result<()> {
+    fn append(&self, lane: usize, row: &Bound<'_, PyAny>, version: u64, flags: u16) -> Result<()> {
         self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.compose(row)?, version, flags)?))
     }
 
     #[pyo3(signature = (lane, row, *, version, flags=0))]
-    fn append_packed(&self, lane: usize, row: PyReadonlyArray1<'_, u8>, version: u32, flags: u16) -> Result<()> {
+    fn append_packed(&self, lane: usize, row: PyReadonlyArray1<'_, u8>, version: u64, flags: u16) -> Result<()> {
         let row = contiguous("row", row.as_slice())?;
         self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.copy(row)?, version, flags)?))
     }
@@ -77,7 +80,7 @@ impl ReplayWriter {
         &self,
         lanes: Vec<usize>,
         columns: Vec<Bound<'_, PyAny>>,
-        version: u32,
+        version: u64,
         flags: Option<Vec<u16>>,
     ) -> Result<()> {
         if flags.as_ref().is_some_and(|flags| flags.len() != lanes.len()) {

@@ -1,5 +1,6 @@
 //! Fields of a row and their packed layout.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -153,6 +154,17 @@ impl fmt::Display for PlacedField {
     }
 }
 
+/// An error for a name that comes twice. A header may have tens of thousands.
+pub(crate) fn check_names<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Result<()> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Error::invalid(what, format!("{name:?} twice"), "names that differ"));
+        }
+    }
+    Ok(())
+}
+
 /// Packed layout of a row: fields in the given order, each at its natural alignment, the whole a number of cache lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schema {
@@ -165,12 +177,10 @@ impl Schema {
     pub fn new(fields: &[Field]) -> Result<Self> {
         let mut placed: Vec<PlacedField> = Vec::with_capacity(fields.len());
         let mut end = 0;
+        check_names("fields", fields.iter().map(|field| field.name.as_str()))?;
         for field in fields {
             // Built by hand or not: the same checks.
             let field = Field::new(field.name.clone(), field.dtype, &field.shape)?;
-            if placed.iter().any(|other| other.field.name == field.name) {
-                return Err(Error::invalid("fields", format!("{:?} twice", field.name), "names that differ"));
-            }
             // Neither step overflows: `end` and a field are at most MAX_ROW.
             let offset = round_up(end, field.dtype.size()).expect("row offset");
             end = offset + field.bytes();

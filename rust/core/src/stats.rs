@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use crate::error::{Error, Result};
 use crate::kill::kill_point;
 use crate::memory::{Access, Header, ReadWord, Segment, Stream};
-use crate::schema::{Dtype, Field, PlacedField};
+use crate::schema::{Dtype, Field, PlacedField, check_names};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Words of a pair of cache lines: no two slots share one.
@@ -68,11 +68,9 @@ impl StatsBoard {
                 return Err(Error::invalid(what, given, "at least 1"));
             }
         }
+        check_names("names", names.iter().map(String::as_str))?;
         let mut fields = Vec::with_capacity(names.len());
         for (i, name) in names.iter().enumerate() {
-            if names[..i].contains(name) {
-                return Err(Error::invalid("names", format!("{name:?} twice"), "names that differ"));
-            }
             fields.push(PlacedField { field: Field::new(name.as_str(), Dtype::F64, &[])?, offset: 8 * i });
         }
         if fields.is_empty() {

@@ -94,6 +94,38 @@ fn a_damaged_word_of_the_header_is_an_error() {
 }
 
 #[test]
+fn counts_of_an_earlier_run_are_bounded() {
+    let (_, whole) = corpus().into_iter().find(|(name, _)| *name == "limiter").unwrap();
+    for (parameter, name) in [(6, "first env step"), (7, "first update")] {
+        for (count, fits) in [(1 << 46, true), (u64::MAX, false), (1 << 47, false)] {
+            let mut words = whole.clone();
+            words[10 + parameter] = count;
+            rehash(&mut words);
+            let segment = segment(&words);
+            match Limiter::attach(segment.as_fd()) {
+                Ok(limiter) => assert!(fits && limiter.env_steps().unwrap() <= 1 << 46, "{name} {count}"),
+                Err(error) => assert!(!fits && error.to_string().contains(name), "{error}"),
+            }
+        }
+    }
+}
+
+/// As many fields as a header has room for. (Comparing every name with every other took a quarter of a minute.)
+#[test]
+fn tens_of_thousands_of_fields() {
+    let mut fields: Vec<_> = (0..60_000).map(|i| Field::new(format!("{i:05}"), Dtype::U8, &[]).unwrap()).collect();
+    let queue = Queue::create(&fields, Options::new(1), 1).unwrap();
+    assert_eq!(Queue::attach(queue.as_fd()).unwrap().schema().fields().len(), fields.len());
+    let store = ParameterStore::create(&fields, 1, 1).unwrap();
+    assert!(ParameterStore::attach(store.control().as_fd(), store.payload().as_fd(), true).is_ok());
+    let names: Vec<_> = fields.iter().map(|field| field.name.clone()).collect();
+    StatsBoard::create(1, &names, 1, 1, 1).unwrap();
+    fields.push(fields[0].clone());
+    let message = Queue::create(&fields, Options::new(1), 1).unwrap_err().to_string();
+    assert!(message.contains("\"00000\" twice"), "{message}");
+}
+
+#[test]
 fn a_damaged_field_table_is_an_error() {
     for (name, whole) in corpus().into_iter().filter(|(_, words)| words[9] > 0) {
         let bytes = usize::try_from(whole[9]).unwrap();

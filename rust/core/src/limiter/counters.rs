@@ -127,6 +127,43 @@ impl<'a, W: Load> Counters<'a, W> {
     fn word(&self, lane: usize, word: usize) -> &'a W {
         &self.lanes[lane * LANE_WORDS + word]
     }
+
+    /// The lane's open index. Exact for the lane's owner once `help` has run on a current global word.
+    fn open(&self, lane: usize) -> Option<u64> {
+        let granted = self.word(lane, GRANTED).load(Ordering::Relaxed);
+        let done = self.word(lane, DONE).load(Ordering::Relaxed);
+        ((granted ^ done) & 1 == 1).then(|| (granted >> 1) - 1)
+    }
+
+    /// Whether `count` steps are completed, `first` of them before these counters began. For who has just completed the step
+    /// of `lane`, behind a fence: of those whose steps make up the count, at least the last one finds it.
+    ///
+    /// Looks at the lanes behind `lane` first, and ends as soon as so many of them are open that it cannot be: lanes of a
+    /// worker are mostly completed in order, so it mostly ends at the next one. (All that was completed or is open has an
+    /// index below what is out, so with `open` lanes open `count + open` must be out. Whoever sees all steps that make up
+    /// the count, and lanes open besides, sees that many out, by the global word or by the lanes' own.)
+    #[must_use]
+    pub fn reached(&self, count: u64, first: u64, lane: usize) -> bool {
+        let mut out = self.granted();
+        if out < count {
+            return false;
+        }
+        let (mut done, mut open) = (first, 0);
+        for other in (lane + 1..self.lanes.len() / LANE_WORDS).chain(0..=lane) {
+            done += self.lane_done(other);
+            if let Some(index) = self.open(other) {
+                open += 1;
+                out = out.max(index + 1);
+                if out < count + open {
+                    out = out.max(self.granted());
+                    if out < count + open {
+                        return false;
+                    }
+                }
+            }
+        }
+        done >= count
+    }
 }
 
 impl Counters<'_> {
@@ -196,13 +233,6 @@ impl Counters<'_> {
             }
         }
     }
-
-    /// The lane's open index. Exact for the lane's owner once `help` has run on a current global word.
-    fn open(&self, lane: usize) -> Option<u64> {
-        let granted = self.word(lane, GRANTED).load(Ordering::Relaxed);
-        let done = self.word(lane, DONE).load(Ordering::Relaxed);
-        ((granted ^ done) & 1 == 1).then(|| (granted >> 1) - 1)
-    }
 }
 
 #[cfg(test)]
@@ -233,6 +263,42 @@ mod tests {
         assert_eq!(counters.claim(1, |_| false), Claim::Refused { index: 7 });
         assert_eq!(counters.claim(1, |_| true), Claim::Index(7));
         assert_eq!((counters.granted(), counters.done(), counters.lane_done(1)), (8, 1, 1));
+    }
+
+    proptest! {
+        /// Whoever completes the step that makes up the count finds it, and nobody else does.
+        #[test]
+        fn the_last_of_a_count_finds_it(
+            lanes in 1usize..6, first in 0u64..9, claims in prop::collection::vec((0usize..6, any::<bool>()), 1..80),
+            count in 1u64..40,
+        ) {
+            let words = heap(lanes);
+            let counters = Counters::new(&words);
+            counters.initialise(first);
+            for (lane, complete) in claims {
+                let lane = lane % lanes;
+                if !complete {
+                    counters.claim(lane, |_| true);
+                } else if counters.complete(lane) {
+                    prop_assert_eq!(counters.reached(count, first, lane), first + counters.done() >= count);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_look_ends_at_the_next_lane_of_a_vector() {
+        let words = heap(40);
+        let counters = Counters::new(&words);
+        (0..40).for_each(|lane| _ = counters.claim(lane, |_| true));
+        for lane in 0..39 {
+            assert!(counters.complete(lane));
+            // What lies behind the next lane is not looked at: it would tell.
+            words[LANE_WORDS * (1 + (lane + 2) % 40) + DONE].fetch_add(1 << 20, Ordering::Relaxed);
+            assert!(!counters.reached(40, 0, lane), "{lane}");
+            words[LANE_WORDS * (1 + (lane + 2) % 40) + DONE].fetch_sub(1 << 20, Ordering::Relaxed);
+        }
+        assert!(counters.complete(39) && counters.reached(40, 0, 39));
     }
 
     #[test]

@@ -423,7 +423,10 @@ impl Limiter {
         }
         // Through the warm-up, and for ratios below 1, most steps change nothing for the learner: let it sleep. It stores
         // what it waits for before it announces itself, so who sees it waiting sees that too.
-        self.learner().notify_if(|| self.completed() >= self.word(WANTED).load(Ordering::Relaxed));
+        self.learner().notify_if(|| {
+            let wanted = self.word(WANTED).load(Ordering::Relaxed);
+            self.counters().reached(wanted, self.inner.first_step, lane)
+        });
         Ok(())
     }
 
@@ -445,12 +448,16 @@ impl Limiter {
         }
         self.take_place(worker)?;
         let open = || self.updates_now() + self.inner.open_updates.load(Ordering::Relaxed);
-        self.word(WANTED).store(self.inner.rule.steps_needed(open()), Ordering::Relaxed);
+        let wanted = self.inner.rule.steps_needed(open());
+        self.word(WANTED).store(wanted, Ordering::Relaxed);
         let granted = self.learner().wait(worker, timeout, between, || {
             match self.state()? {
                 State::Running => {}
                 State::Closed => return Err(Error::Closed { stream: NAME }),
                 State::Stopping | State::Finished => return Ok(Some(0)),
+            }
+            if self.counts().granted() < wanted {
+                return Ok(None); // no need to look at the lanes
             }
             let (open, steps) = (open(), self.completed());
             let allowed = self.inner.rule.updates_allowed(open, steps).min(most);

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::memory::round_up;
+
 /// Size of a huge page (x86-64, and aarch64 with 4 KiB pages).
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
@@ -17,6 +19,8 @@ pub(super) const HUGE_PAGE: usize = 2 << 20;
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    /// Bytes of address range, whole pages.
+    range: usize,
 }
 
 // SAFETY: it is an address range of the process, not of a thread; `Segment` says how the memory behind it is reached.
@@ -25,11 +29,18 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Map the first `len` bytes (whole pages, above 0) of a file at a multiple of [`HUGE_PAGE`], not for children.
+    /// Map the first `len` bytes (above 0) of a file at a multiple of [`HUGE_PAGE`], not for children.
     pub(super) fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        Self::place(fd, len, writable, rustix::param::page_size())
+    }
+
+    /// [`Mapping::new`] on a machine with pages of `page` bytes: 4 KiB on x86-64, up to 64 on aarch64.
+    fn place(fd: BorrowedFd<'_>, len: usize, writable: bool, page: usize) -> io::Result<Self> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // The kernel takes ranges of whole pages only; the last one may reach beyond the file's end.
+        let whole = round_up(len, page).ok_or(io::ErrorKind::OutOfMemory)?;
         // The kernel places a mapping at any page. So an aligned range is cut out of a larger one that is reserved first.
-        let reserved = len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let reserved = whole.checked_add(HUGE_PAGE.max(page)).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a new anonymous range, wherever there is room.
         let hull = unsafe {
             rustix::mm::mmap_anonymous(
@@ -39,20 +50,31 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
+        // From here on all of it is given back whatever fails.
+        let start = NonNull::new(hull.cast()).expect("a mapping is not at 0");
+        let mut mapping = Self { start, len, range: reserved };
         let before = hull.align_offset(HUGE_PAGE);
-        // SAFETY: both ends lie within the range just reserved, which nobody else knows.
-        let start = unsafe {
-            let start = hull.byte_add(before);
+        let behind = reserved - before - whole;
+        // SAFETY: the parts lie within the range just reserved, which nobody else knows; the file is mapped over its middle.
+        unsafe {
             if before > 0 {
                 rustix::mm::munmap(hull, before)?;
+                mapping.start = mapping.start.byte_add(before);
+                mapping.range -= before;
             }
-            rustix::mm::munmap(start.byte_add(len), HUGE_PAGE - before)?;
-            start
-        };
-        // From here on the range is given back whatever fails.
-        let mapping = Self { start: NonNull::new(start.cast()).expect("a mapping is not at 0"), len };
-        // SAFETY: maps over the reserved range, which nobody looks at yet.
-        unsafe { rustix::mm::mmap(start, len, protection, MapFlags::SHARED | MapFlags::FIXED, fd, 0)? };
+            if behind > 0 {
+                rustix::mm::munmap(mapping.start.as_ptr().byte_add(whole).cast(), behind)?;
+            }
+            mapping.range = whole;
+            rustix::mm::mmap(
+                mapping.start.as_ptr().cast(),
+                len,
+                protection,
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                0,
+            )?;
+        }
         mapping.advise(Advice::LinuxDontFork)?;
         Ok(mapping)
     }
@@ -108,7 +130,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this mapping's own, and whoever borrowed its memory borrowed it.
-        let _ = unsafe { rustix::mm::munmap(self.start().cast(), self.len) };
+        let _ = unsafe { rustix::mm::munmap(self.start().cast(), self.range) };
     }
 }
 
@@ -140,6 +162,29 @@ mod tests {
         }
         // Tests beside this one map things too, but not half as much.
         assert!(reserved() < before + (tries * len / 2 / 4096) as u64);
+    }
+
+    #[test]
+    fn any_length_and_any_size_of_pages() {
+        for len in [4096 + 8, 4096, 3 * 4096, HUGE_PAGE, HUGE_PAGE + 5 * 4096 + 8] {
+            let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&fd, len as u64).unwrap();
+            let before = reserved();
+            for page in [4096, 16_384, 65_536] {
+                for _ in 0..200 {
+                    let map = Mapping::place(fd.as_fd(), len, true, page).unwrap();
+                    assert_eq!((map.len(), map.start().align_offset(HUGE_PAGE)), (len, 0));
+                    let last = map.start().wrapping_add(len - 1);
+                    // SAFETY: the last byte of the mapping, which this thread alone uses.
+                    unsafe {
+                        last.write_volatile(7);
+                        assert_eq!(last.read_volatile(), 7);
+                    }
+                }
+            }
+            // 600 hulls of more than 2 MiB; tests beside this one map things too, but not half as much.
+            assert!(reserved() < before + (300 * HUGE_PAGE / 4096) as u64, "{len}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Shared memory: segments, their headers, racy word copies, and the futex.
 
+#[cfg(not(any(loom, shuttle)))]
+mod available;
 #[cfg_attr(any(loom, shuttle), path = "futex_model.rs")]
 pub mod futex;
 pub mod header;
@@ -14,7 +16,8 @@ pub use segment::{Access, ReadWord, Segment};
 
 use crate::sync::MODEL;
 
-/// Granularity of header and data regions (small in models, which pay for every word).
+/// Granularity of header and data regions, on every machine: its pages may be larger (small in models, which pay for every
+/// word).
 pub const PAGE: usize = if MODEL { 64 } else { 4096 };
 
 /// `value` rounded up to a multiple of `unit` (a power of two); None on overflow.

@@ -6,13 +6,14 @@ use std::ffi::CString;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
 use crate::error::{Error, Result};
 use crate::memory::mapping::Mapping;
-use crate::memory::{PAGE, round_up};
+use crate::memory::{PAGE, available, round_up};
 use crate::owner::ForkGuard;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -80,8 +81,7 @@ impl Segment {
         let label = CString::new(format!("rlz-{name}"))
             .map_err(|_| Error::invalid("segment name", format!("{name:?}"), "text without NUL bytes"))?;
         // Allocating more than there is does not fail: the kernel kills processes until it succeeds.
-        check_available(len, &std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
-            .map_err(|e| fail("the look at free memory (MemAvailable)", e))?;
+        check_available(len, available::tightest(Path::new("/"))).map_err(|e| fail("the look at free memory", e))?;
         let fd = rustix::fs::memfd_create(&label, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|e| fail("memfd_create", e.into()))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| fail("ftruncate", e.into()))?;
@@ -189,13 +189,11 @@ impl Segment {
     }
 }
 
-/// An error when `len` bytes are more than the kernel's estimate of what it can give; without an estimate none.
-fn check_available(len: usize, meminfo: &str) -> io::Result<()> {
-    let kib =
-        meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB")?.trim().parse().ok());
-    match kib {
-        Some(kib) if (len as u64).div_ceil(1024) > kib => {
-            let left = format!("{:.1} MiB are available", kib as f64 / 1024.0);
+/// An error when `len` bytes are more than what is left; without a limit that can be seen none.
+fn check_available(len: usize, left: Option<available::Left>) -> io::Result<()> {
+    match left {
+        Some((left, name)) if len as u64 > left => {
+            let left = format!("{:.1} MiB are available: {name}", left as f64 / (1024.0 * 1024.0));
             Err(io::Error::new(io::ErrorKind::OutOfMemory, left))
         }
         _ => Ok(()),
@@ -292,11 +290,11 @@ mod tests {
 
     #[test]
     fn more_than_is_free_is_refused_before_it_is_allocated() {
-        let meminfo = "MemTotal:       16000000 kB\nMemFree:  9 kB\nMemAvailable:    2048 kB\nBuffers: 1 kB\n";
-        check_available(2 << 20, meminfo).unwrap();
-        let error = check_available((2 << 20) + 1, meminfo).unwrap_err();
-        assert!(error.to_string().contains("2.0 MiB are available"), "{error}");
-        check_available(usize::MAX, "").unwrap();
+        let left = || Some((2 << 20, "the memory limit of cgroup /pod (2 MiB)".to_owned()));
+        check_available(2 << 20, left()).unwrap();
+        let error = check_available((2 << 20) + 1, left()).unwrap_err();
+        assert!(error.to_string().contains("2.0 MiB are available: the memory limit of cgroup /pod"), "{error}");
+        check_available(usize::MAX, None).unwrap();
         let message = Segment::create("replay", 1 << 60).unwrap_err().to_string();
         assert!(message.contains("MiB are available"), "{message}");
     }

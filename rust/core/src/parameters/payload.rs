@@ -4,17 +4,15 @@ use half::{bf16, f16};
 
 use crate::error::{Error, Result};
 use crate::memory::ReadWord;
-use crate::schema::{Dtype, Field, PlacedField};
+use crate::schema::{Dtype, Field, PlacedField, check_names};
 use crate::sync::{AtomicU64, Ordering};
 
 pub(super) fn pack(fields: &[Field]) -> Result<Vec<PlacedField>> {
     let mut offset = 0_usize;
     let mut placed: Vec<PlacedField> = Vec::with_capacity(fields.len());
+    check_names("manifest", fields.iter().map(|field| field.name.as_str()))?;
     for field in fields {
         let field = Field::new(field.name.clone(), field.dtype, &field.shape)?;
-        if placed.iter().any(|other| other.field.name == field.name) {
-            return Err(Error::invalid("manifest", format!("{:?} twice", field.name), "names that differ"));
-        }
         let next = offset.checked_add(field.bytes());
         placed.push(PlacedField { field, offset });
         offset = next.ok_or_else(|| Error::invalid("manifest", "its tensors", "less than 2^63 bytes"))?;

@@ -49,8 +49,8 @@ const STATES: usize = NOT_FULL + EventCount::WORDS;
 /// Commit time and the producer's own word.
 const NOTES: usize = 2;
 
-/// Most slots: a scan looks at each of them.
-pub const MAX_SLOTS: usize = 65_536;
+/// Most slots: a look goes over the words of all of them, which takes half a microsecond for so many.
+pub const MAX_SLOTS: usize = 1_024;
 
 /// What a producer does when no slot is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

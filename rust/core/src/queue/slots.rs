@@ -152,12 +152,14 @@ impl<'a> Slots<'a> {
     #[must_use]
     pub fn claim(&self, me: WorkerId, hint: usize) -> Option<usize> {
         let slots = self.words.len();
-        let claimed = (hint..hint + slots).map(|slot| slot % slots).find(|&slot| {
-            self.words[slot].load(Ordering::Relaxed) == FREE
+        let take = |slot: &usize| {
+            self.words[*slot].load(Ordering::Relaxed) == FREE
                 // Acquire, pairs with the Release exchanges in `release`, `abort` and `reap`: what the last owner read or
                 // wrote lies before what we write.
-                && self.swap(slot, Word(FREE), Word::writing(me), Ordering::Acquire)
-        })?;
+                && self.swap(*slot, Word(FREE), Word::writing(me), Ordering::Acquire)
+        };
+        let hint = hint % slots;
+        let claimed = (hint..slots).find(take).or_else(|| (0..hint).find(take))?;
         kill_point("queue: claimed");
         Some(claimed)
     }
@@ -276,21 +278,19 @@ impl<'a> Slots<'a> {
         loop {
             // Acquire, pairs with the Release addition in `commit`.
             let newest = self.tickets.load(Ordering::Acquire);
-            let mut oldest: Option<(usize, Word)> = None;
-            let mut later = false;
-            for (slot, word) in self.words.iter().enumerate() {
-                let word = Word(word.load(Ordering::Relaxed));
-                if word.state() != FULL {
-                    continue;
-                }
-                if word.ticket() > newest {
-                    later = true;
-                } else if oldest.is_none_or(|(_, oldest)| word.ticket() < oldest.ticket()) {
-                    oldest = Some((slot, word));
-                }
+            // Words of full slots come in the order of their tickets. Without branches: which slots are full cannot be predicted.
+            let (mut slot, mut oldest) = (0, u64::MAX);
+            for (at, word) in self.words.iter().enumerate() {
+                let word = word.load(Ordering::Relaxed);
+                let word = if word & READING == FULL { word } else { u64::MAX };
+                slot = if word < oldest { at } else { slot };
+                oldest = oldest.min(word);
             }
-            if oldest.is_some() || !later {
-                return oldest;
+            if oldest == u64::MAX {
+                return None;
+            }
+            if Word(oldest).ticket() <= newest {
+                return Some((slot, Word(oldest)));
             }
             // Pairs with the Release exchange in `commit`: the next look sees the ticket of what was just seen full.
             fence(Ordering::Acquire);

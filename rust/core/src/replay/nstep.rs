@@ -230,16 +230,17 @@ impl NStep {
 #[derive(Debug)]
 pub struct NStepWriter {
     writer: Writer,
-    /// Per lane that the writer owns.
-    lanes: Vec<(usize, NStep)>,
+    /// Of each lane that the writer owns, in its order.
+    folds: Vec<NStep>,
+    pending: usize,
 }
 
 impl NStepWriter {
     /// Fold over up to `n` steps before `writer` writes.
     pub fn new(writer: Writer, n: usize, fields: FoldedFields<'_>) -> Result<Self> {
         let fold = NStep::new(writer.replay().schema(), n, fields)?;
-        let lanes = writer.lanes().map(|lane| (lane, fold.clone())).collect();
-        Ok(Self { writer, lanes })
+        let folds = writer.lanes().map(|_| fold.clone()).collect();
+        Ok(Self { writer, folds, pending: 0 })
     }
 
     /// The writer underneath.
@@ -251,7 +252,7 @@ impl NStepWriter {
     /// Env steps whose rows are not in the buffer yet, over all lanes; they are lost if this process is killed.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.lanes.iter().map(|(_, fold)| fold.pending()).sum()
+        self.pending
     }
 
     /// Take a step's packed row in; as [`Writer::append_packed`], except that 0 to n rows are written.
@@ -260,44 +261,43 @@ impl NStepWriter {
         if row.len() != expected {
             return Err(Error::invalid("row", format!("{} words", row.len()), format!("{expected} words")));
         }
-        let (writer, fold) = self.lane(lane)?;
-        fold.push(row, version, flags, |row, version, flags| writer.append_packed(lane, row, version, flags).map(drop))
+        self.with(lane, |writer, fold| {
+            fold.push(row, version, flags, |row, version, flags| {
+                writer.append_packed(lane, row, version, flags).map(drop)
+            })
+        })
     }
 
     /// The open windows of a lane, for a checkpoint.
     pub fn state(&mut self, lane: usize) -> Result<Vec<u64>> {
-        Ok(self.lane(lane)?.1.state())
+        self.with(lane, |_, fold| Ok(fold.state()))
     }
 
     /// Go on with the open windows that [`NStepWriter::state`] gave (hostile input).
     pub fn restore(&mut self, lane: usize, state: &[u64]) -> Result<()> {
-        let (writer, fold) = self.lane(lane)?;
-        fold.restore(state, writer.replay().schema().words())
+        self.with(lane, |writer, fold| fold.restore(state, writer.replay().schema().words()))
     }
 
     /// As [`NStepWriter::flush`], of one lane.
     pub fn flush_lane(&mut self, lane: usize) -> Result<()> {
-        let (writer, fold) = self.lane(lane)?;
-        fold.flush(|row, version, flags| writer.append_packed(lane, row, version, flags).map(drop))
+        self.with(lane, |writer, fold| {
+            fold.flush(|row, version, flags| writer.append_packed(lane, row, version, flags).map(drop))
+        })
     }
 
-    fn lane(&mut self, lane: usize) -> Result<(&mut Writer, &mut NStep)> {
-        match self.lanes.iter_mut().find(|(owned, _)| *owned == lane) {
-            Some((_, fold)) => Ok((&mut self.writer, fold)),
-            None => {
-                let owned: Vec<_> = self.writer.lanes().collect();
-                Err(Error::invalid("lane", lane, format!("one of this writer's lanes {owned:?}")))
-            }
-        }
+    /// Work on a lane, and keep the count of what is pending.
+    fn with<T>(&mut self, lane: usize, work: impl FnOnce(&mut Writer, &mut NStep) -> Result<T>) -> Result<T> {
+        let fold = &mut self.folds[self.writer.place(lane)?];
+        let before = fold.pending();
+        let result = work(&mut self.writer, fold);
+        self.pending = self.pending - before + fold.pending();
+        result
     }
 
     /// Write what is pending as truncated: the episodes will not go on here.
     pub fn flush(&mut self) -> Result<()> {
-        let writer = &mut self.writer;
-        for (lane, fold) in &mut self.lanes {
-            fold.flush(|row, version, flags| writer.append_packed(*lane, row, version, flags).map(drop))?;
-        }
-        Ok(())
+        let lanes: Vec<_> = self.writer.lanes().collect();
+        lanes.into_iter().try_for_each(|lane| self.flush_lane(lane))
     }
 
     /// Flush and give the lanes back.

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::policy::Rng;
 use crate::replay::sampler::{Batch, gather_parallel};
 use crate::replay::sum_tree::SumTree;
-use crate::replay::window::{History, Span};
-use crate::replay::{Replay, Ring, margin};
+use crate::replay::window::{Span, Window};
+use crate::replay::{Replay, Ring};
 
 const MOST_REDRAWS: u32 = 1_000;
 
@@ -64,9 +64,7 @@ pub struct PrioritizedSampler {
     replay: Replay,
     options: Priorities,
     rng: Rng,
-    history: History,
-    counts: Vec<u64>,
-    spans: Vec<Span>,
+    window: Window,
     /// Last ticket per lane that has a place in the tree.
     known: Vec<u64>,
     /// Tickets per lane up to here have weight 0 again: too old.
@@ -94,14 +92,10 @@ impl PrioritizedSampler {
             return Err(Error::invalid("eps", options.eps, "a finite number above 0"));
         }
         let (lanes, capacity) = (replay.lanes(), replay.lane_capacity());
-        let share = replay.buffer_size().div_ceil(lanes);
-        let most = capacity.saturating_sub(margin(share)).max(1) as u64;
         Ok(Self {
-            history: History::new(replay.buffer_size() as u64, lanes, most),
+            window: Window::new(&replay),
             options,
             rng: Rng::new(seed),
-            counts: vec![0; lanes],
-            spans: vec![Span::default(); lanes],
             known: vec![0; lanes],
             forgotten: vec![0; lanes],
             newest: vec![0; lanes],
@@ -170,7 +164,7 @@ impl PrioritizedSampler {
     /// Rows that can be drawn now.
     pub fn available(&mut self) -> Result<u64> {
         self.catch_up()?;
-        Ok(self.spans.iter().map(|span| span.len()).sum())
+        Ok(self.window.spans.iter().map(|span| span.len()).sum())
     }
 
     /// Fill a batch; its size is that of `batch.weights`. The gather is split over up to `threads` threads, where that
@@ -196,7 +190,9 @@ impl PrioritizedSampler {
         if threads == 0 {
             return Err(Error::invalid("threads", 0, "at least 1"));
         }
-        self.catch_up()?;
+        if self.window.is_due(size) || self.tree.total() <= 0.0 {
+            self.catch_up()?;
+        }
         self.check_total()?;
         let part = self.tree.total() / size as f64;
         let mut picks = std::mem::take(&mut self.picks);
@@ -239,7 +235,9 @@ impl PrioritizedSampler {
         if let Some(id) = ids.chunks_exact(3).find(|id| id[0] >= lanes || id[1] >= capacity) {
             return Err(Error::invalid("ids", format!("{id:?}"), "ids as a sample of this buffer gave them"));
         }
-        self.catch_up()?;
+        if self.window.is_due(0) {
+            self.catch_up()?;
+        }
         let mut stale = 0;
         self.changes.clear();
         for (id, error) in ids.chunks_exact(3).zip(errors) {
@@ -285,13 +283,16 @@ impl PrioritizedSampler {
         }
         self.largest = self.largest.max(largest);
         self.turn(lane, saved.first, saved.position);
-        self.catch_up()?;
+        if self.known[lane] != self.replay.ring()?.committed(lane) {
+            self.catch_up()?; // of all lanes: the calls for the others find theirs known
+        }
         let (low, high) = (self.forgotten[lane], self.known[lane]);
         let with_rows = (saved.first..).zip(&saved.weights).filter(|(ticket, _)| (low + 1..=high).contains(ticket));
-        let changes: Vec<_> =
+        let mut changes: Vec<_> =
             with_rows.map(|(ticket, weight)| (self.leaf(lane, self.slot_in_lane(ticket)), *weight)).collect();
-        self.tree.set_many(changes.iter().copied());
-        Ok(changes.len())
+        let count = changes.len();
+        self.tree.set_batch(&mut changes);
+        Ok(count)
     }
 
     /// Let the row `ticket` of a lane have the leaf at `position` (modulo the capacity), and all others follow on.
@@ -302,7 +303,7 @@ impl PrioritizedSampler {
         let first = lane * capacity;
         let mut weights: Vec<_> = (first..first + capacity).map(|leaf| self.tree.get(leaf)).collect();
         weights.rotate_right(by);
-        self.tree.set_many((first..).zip(weights));
+        self.tree.set_batch(&mut (first..).zip(weights).collect());
         self.shift[lane] = shift;
     }
 
@@ -342,16 +343,13 @@ impl PrioritizedSampler {
     /// Give new rows their weight, and rows that left the window none.
     fn catch_up(&mut self) -> Result<()> {
         let ring = self.replay.ring()?;
-        for (lane, count) in self.counts.iter_mut().enumerate() {
-            *count = ring.committed(lane);
-        }
-        self.history.update(&self.counts, &mut self.spans);
+        self.window.look(&ring);
         let weight = self.largest.powf(self.options.alpha);
         let capacity = self.replay.lane_capacity() as u64;
         let mut changes = std::mem::take(&mut self.changes);
         changes.clear();
-        for lane in 0..self.spans.len() {
-            let span = &mut self.spans[lane];
+        for lane in 0..self.known.len() {
+            let span = &mut self.window.spans[lane];
             // The start of a window that is estimated may go back a little; what was forgotten stays so.
             span.start = span.start.max(self.forgotten[lane]);
             let (known, Span { start, end }) = (self.known[lane], *span);
@@ -363,11 +361,7 @@ impl PrioritizedSampler {
             self.known[lane] = end;
             self.newest[lane] = self.slot_in_lane(end);
         }
-        if changes.len() > self.tree.len() / 8 {
-            self.tree.set_many(changes.drain(..));
-        } else {
-            self.tree.set_batch(&mut changes);
-        }
+        self.tree.set_batch(&mut changes);
         self.changes = changes;
         Ok(())
     }

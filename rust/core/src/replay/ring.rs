@@ -39,7 +39,8 @@ pub const FLAG_FIRST: u16 = 4;
 /// What travels beside a row, in one word: parameter version (32 bits), env slot (16), flags (16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
-    /// Version of the parameters that chose the action.
+    /// Version of the parameters that chose the action, its low half: how far it is behind another one is their difference
+    /// modulo 2^32.
     pub version: u32,
     /// Environment slot.
     pub env: u16,

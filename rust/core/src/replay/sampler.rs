@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::policy::Rng;
-use crate::replay::window::{History, Span};
-use crate::replay::{Replay, Ring, margin};
+use crate::replay::window::Window;
+use crate::replay::{Replay, Ring};
 
 /// Rows requested ahead of the one that is copied.
 pub const PREFETCH: usize = 24;
@@ -43,34 +43,33 @@ impl<'a> Batch<'a> {
 pub struct Sampler {
     replay: Replay,
     rng: Rng,
-    history: History,
-    counts: Vec<u64>,
-    spans: Vec<Span>,
-    /// Rows in the window in lanes before each lane.
+    window: Window,
+    /// Rows in the window in lanes before each lane; behind the last lane, all of them.
     before: Vec<u64>,
+    /// The rows of the window in as many equal parts as there are lanes: for each, a lane at or before that of its first row.
+    /// On average one step leads from there to the lane of a row, however uneven the lanes are.
+    guide: Vec<u32>,
     /// Slot in its lane of each lane's oldest row in the window.
     first_slot: Vec<usize>,
     available: u64,
-    lanes_per_row: f64,
+    /// Parts of `guide` per row.
+    parts_per_row: f64,
     picks: Vec<usize>,
     redraws: u64,
 }
 
 impl Sampler {
     pub(super) fn new(replay: Replay, seed: [u64; 4]) -> Self {
-        let (lanes, capacity) = (replay.lanes(), replay.lane_capacity());
-        let share = replay.buffer_size().div_ceil(lanes);
-        let most = capacity.saturating_sub(margin(share)).max(1) as u64;
+        let lanes = replay.lanes();
         Self {
-            history: History::new(replay.buffer_size() as u64, lanes, most),
+            window: Window::new(&replay),
             replay,
             rng: Rng::new(seed),
-            counts: vec![0; lanes],
-            spans: vec![Span::default(); lanes],
-            before: vec![0; lanes],
+            before: vec![0; lanes + 1],
+            guide: vec![0; lanes],
             first_slot: vec![0; lanes],
             available: 0,
-            lanes_per_row: 0.0,
+            parts_per_row: 0.0,
             picks: Vec::new(),
             redraws: 0,
         }
@@ -131,7 +130,9 @@ impl Sampler {
         if threads == 0 {
             return Err(Error::invalid("threads", 0, "at least 1"));
         }
-        self.look(&ring);
+        if self.window.is_due(size) || self.available == 0 {
+            self.look(&ring);
+        }
         if self.available == 0 {
             return Err(Error::Empty("the replay buffer is empty: wait until a sampler has written rows".to_owned()));
         }
@@ -143,43 +144,58 @@ impl Sampler {
         result
     }
 
-    /// Take a snapshot of the committed counts and the window that they give.
-    #[allow(clippy::cast_possible_truncation)] // slots are usize
+    #[allow(clippy::cast_possible_truncation)] // lanes and slots are usize, and lanes below 2^16
     fn look(&mut self, ring: &Ring<'_>) {
-        for (lane, count) in self.counts.iter_mut().enumerate() {
-            *count = ring.committed(lane);
-        }
-        self.history.update(&self.counts, &mut self.spans);
+        self.window.look(ring);
         self.available = 0;
-        for (span, before) in self.spans.iter().zip(&mut self.before) {
-            *before = self.available;
+        let (before, capacity) = (&mut self.before[1..], self.replay.lane_capacity() as u64);
+        for ((span, end), slot) in self.window.spans.iter().zip(before).zip(&mut self.first_slot) {
             self.available += span.len();
-        }
-        let capacity = self.replay.lane_capacity() as u64;
-        for (span, slot) in self.spans.iter().zip(&mut self.first_slot) {
+            *end = self.available;
             *slot = (span.start % capacity) as usize;
         }
-        self.lanes_per_row = self.spans.len() as f64 / self.available.max(1) as f64;
+        self.parts_per_row = self.guide.len() as f64 / self.available.max(1) as f64;
+        let mut part = 0;
+        for lane in 0..self.guide.len() {
+            let end = self.before[lane + 1];
+            if end > self.before[lane] {
+                let last = self.part(end - 1);
+                if part <= last {
+                    self.guide[part..=last].fill(lane as u32);
+                    part = last + 1;
+                }
+            }
+        }
+    }
+
+    /// Part of `guide` in which a row is. Grows with the index, so what `look` found for the last row of a lane holds
+    /// for the others.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // below the number of lanes
+    fn part(&self, index: u64) -> usize {
+        ((index as f64 * self.parts_per_row) as usize).min(self.guide.len() - 1)
     }
 
     /// A uniformly drawn slot, over all lanes.
     #[inline]
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // lanes and slots are usize
+    #[allow(clippy::cast_possible_truncation)] // slots are usize
     fn draw(&mut self) -> usize {
         let index = self.rng.below(self.available);
-        // Lanes are mostly of one length, so the first guess is mostly right.
-        let lanes = self.spans.len();
-        let mut lane = ((index as f64 * self.lanes_per_row) as usize).min(lanes - 1);
-        while index < self.before[lane] {
-            lane -= 1;
-        }
-        while index >= self.before[lane] + self.spans[lane].len() {
-            lane += 1;
-        }
+        let lane = self.lane(index);
         // A span is no longer than its lane, so it wraps at most once.
         let capacity = self.replay.lane_capacity();
         let slot = self.first_slot[lane] + (index - self.before[lane]) as usize;
         lane * capacity + if slot < capacity { slot } else { slot - capacity }
+    }
+
+    /// Lane of row `index` of the window.
+    #[inline]
+    fn lane(&self, index: u64) -> usize {
+        let mut lane = self.guide[self.part(index)] as usize;
+        while index >= self.before[lane + 1] {
+            lane += 1;
+        }
+        lane
     }
 
     fn fill(&mut self, ring: &Ring<'_>, picks: &mut [usize], batch: Batch<'_>, threads: usize) -> Result<()> {
@@ -268,4 +284,42 @@ fn gather(ring: &Ring<'_>, capacity: usize, picks: &[usize], batch: Batch<'_>, o
         }
     }
     torn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::WorkerId;
+    use crate::schema::{Dtype, Field};
+
+    /// A sampler that has looked at lanes with so many rows.
+    fn looked(rows: &[usize], lane_capacity: usize) -> Sampler {
+        let field = Field::new("x", Dtype::U8, &[]).unwrap();
+        let replay = Replay::create(&[field], rows.len() * lane_capacity, rows.len(), 1).unwrap();
+        let mut writer = replay.writer(&(0..rows.len()).collect::<Vec<_>>(), WorkerId::new(1).unwrap()).unwrap();
+        for (lane, count) in rows.iter().enumerate() {
+            (0..*count).for_each(|_| _ = writer.append_packed(lane, &[0; 8], 0, 0).unwrap());
+        }
+        let mut sampler = replay.sampler([1, 2, 3, 4]);
+        assert_eq!(sampler.available().unwrap(), rows.iter().sum::<usize>() as u64);
+        sampler
+    }
+
+    #[test]
+    fn rows_of_uneven_lanes_are_found_in_a_step_or_two() {
+        let halves: Vec<_> = (0..3_000).map(|lane| if lane < 1_500 { 1 } else { 30 }).collect();
+        let one_long = [vec![1; 2_000], vec![31], vec![0; 999], vec![1; 3]].concat();
+        let ends: Vec<_> = (0..3_000).map(|lane| if lane % 2_999 == 0 { 25 } else { 0 }).collect();
+        let some: Vec<_> = (0..1_000).map(|lane| lane * lane % 31).collect();
+        for rows in [halves, one_long, ends, some, vec![7; 16], vec![0, 3]] {
+            let sampler = looked(&rows, 31);
+            let lanes = rows.iter().enumerate().flat_map(|(lane, count)| std::iter::repeat_n(lane, *count));
+            let mut steps = 0;
+            for (index, lane) in lanes.enumerate() {
+                assert_eq!(sampler.lane(index as u64), lane);
+                steps += lane - sampler.guide[sampler.part(index as u64)] as usize;
+            }
+            assert!(steps as u64 <= 2 * sampler.available, "{steps} steps to {} rows", sampler.available);
+        }
+    }
 }

@@ -118,8 +118,11 @@ impl SumTree {
     }
 
     /// Change some weights, given as leaves and weights (the last one counts for a leaf given twice). Best when
-    /// neighbours come one after another: they share their sums.
+    /// neighbours come one after another: they share their sums. Leaves `changes` in no useful state.
     pub fn set_batch(&mut self, changes: &mut Vec<(usize, f64)>) {
+        if changes.len() > self.leaves / WIDTH {
+            return self.set_many(changes.drain(..));
+        }
         for (leaf, weight) in &mut *changes {
             debug_assert!(weight.is_finite() && *weight >= 0.0 && *leaf < self.leaves);
             self.levels[0][*leaf / WIDTH].0[*leaf % WIDTH] = *weight;

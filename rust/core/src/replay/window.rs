@@ -4,11 +4,24 @@
 //! other, so a sampler keeps a short history of (all counts) at past totals and looks up how far each lane was when the
 //! total was `total - buffer_size`. Between two entries lanes are taken to have advanced evenly; before the first look the
 //! history is one entry, all zero, which makes a late attach assume that every lane grew in proportion to its count.
+//!
+//! A look at all lanes costs some nanoseconds for each. So with more than [`FEW`] lanes a sampler looks once for every so
+//! many rows that it draws, and its window is the older the more lanes there are: by the time that a row for every other
+//! lane was drawn.
 
 use std::collections::VecDeque;
 
-/// Entries per window.
-const RESOLUTION: u64 = 1024;
+use crate::replay::{Replay, Ring, margin};
+
+/// Entries per window, where lanes are few.
+const RESOLUTION: usize = 1024;
+
+/// Words of a history, unless its least number of entries takes more.
+const WORDS: usize = 1 << 19;
+const LEAST_ENTRIES: usize = 16;
+
+/// Lanes that are looked at before every batch.
+const FEW: usize = 512;
 
 /// Committed counts of all lanes when their sum was `total`.
 #[derive(Debug, Clone)]
@@ -32,23 +45,65 @@ impl Span {
     }
 }
 
-/// History of committed counts, bounded by about [`RESOLUTION`] entries of one word per lane.
+/// What a sampler knows of the lanes: committed counts, and the rows that may be drawn.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct Window {
+    history: History,
+    counts: Vec<u64>,
+    pub(super) spans: Vec<Span>,
+    /// Rows drawn since the last look; None before the first.
+    drawn: Option<usize>,
+}
+
+impl Window {
+    pub(super) fn new(replay: &Replay) -> Self {
+        let (lanes, capacity) = (replay.lanes(), replay.lane_capacity());
+        let most = capacity.saturating_sub(margin(replay.buffer_size().div_ceil(lanes))).max(1) as u64;
+        Self {
+            history: History::new(replay.buffer_size() as u64, lanes, most),
+            counts: vec![0; lanes],
+            spans: vec![Span::default(); lanes],
+            drawn: None,
+        }
+    }
+
+    /// Whether to look again before `rows` more are drawn.
+    pub(super) fn is_due(&mut self, rows: usize) -> bool {
+        let lanes = self.spans.len();
+        let due = lanes <= FEW || self.drawn.is_none_or(|drawn| drawn >= lanes / 2);
+        self.drawn = Some(if due { rows } else { self.drawn.unwrap_or(0).saturating_add(rows) });
+        due
+    }
+
+    /// Take a snapshot of the committed counts and the window that they give.
+    pub(super) fn look(&mut self, ring: &Ring<'_>) {
+        for (lane, count) in self.counts.iter_mut().enumerate() {
+            *count = ring.committed(lane);
+        }
+        self.history.update(&self.counts, &mut self.spans);
+    }
+}
+
+/// History of committed counts: a bounded number of entries of one word per lane.
+#[derive(Debug)]
+struct History {
     buffer_size: u64,
+    /// Rows between two entries.
+    step: u64,
     /// Most rows drawn from one lane.
     most: u64,
     entries: VecDeque<Entry>,
 }
 
 impl History {
-    pub(super) fn new(buffer_size: u64, lanes: usize, most: u64) -> Self {
+    fn new(buffer_size: u64, lanes: usize, most: u64) -> Self {
         let origin = Entry { total: 0, counts: vec![0; lanes].into() };
-        Self { buffer_size, most, entries: VecDeque::from([origin]) }
+        let step = (buffer_size / RESOLUTION.min(WORDS / lanes).max(LEAST_ENTRIES) as u64).max(1);
+        Self { buffer_size, step, most, entries: VecDeque::from([origin]) }
     }
 
     /// Note the counts of now and give each lane's span. Counts never fall.
-    pub(super) fn update(&mut self, counts: &[u64], spans: &mut [Span]) {
+    fn update(&mut self, counts: &[u64], spans: &mut [Span]) {
         let total: u64 = counts.iter().sum();
         let target = total.saturating_sub(self.buffer_size);
         // Keep one entry at or before the target: its successor is the first one beyond.
@@ -60,20 +115,24 @@ impl History {
         let (after_total, after) = self.entries.get(1).map_or((total, counts), |entry| (entry.total, &entry.counts));
         // `share` of the rows between the two entries are too old. Lanes get their part by cumulative rounding, so the
         // parts are whole and their sum is exact.
-        let share = u128::from(target.saturating_sub(before.total));
-        let between = u128::from((after_total - before.total).max(1));
+        let share = target.saturating_sub(before.total);
+        let between = (after_total - before.total).max(1);
+        let narrow = between <= u64::from(u32::MAX); // a short division is several times as fast
         let (mut rows, mut given) = (0, 0);
         for (lane, span) in spans.iter_mut().enumerate() {
-            rows += u128::from(after[lane] - before.counts[lane]);
-            #[allow(clippy::cast_possible_truncation)] // at most `share`, a difference of u64
-            let upto = (rows * share / between) as u64;
+            rows += after[lane] - before.counts[lane]; // at most `between`, as is `share`
+            #[allow(clippy::cast_possible_truncation)] // at most `share`
+            let upto = if narrow {
+                rows * share / between
+            } else {
+                (u128::from(rows) * u128::from(share) / u128::from(between)) as u64
+            };
             let start = before.counts[lane] + (upto - given);
             given = upto;
             let end = counts[lane];
             *span = Span { start: start.max(end.saturating_sub(self.most)), end };
         }
-        let step = (self.buffer_size / RESOLUTION).max(1);
-        if total >= self.entries[self.entries.len() - 1].total + step {
+        if total >= self.entries[self.entries.len() - 1].total + self.step {
             let mut entry = spare.unwrap_or_else(|| Entry { total: 0, counts: counts.into() });
             entry.total = total;
             entry.counts.copy_from_slice(counts);
@@ -115,6 +174,35 @@ mod tests {
     fn a_lane_is_bounded_by_its_capacity() {
         let mut history = History::new(10, 2, 6);
         assert_eq!(spans(&mut history, &[30, 0]), [(24, 30), (0, 0)]);
+    }
+
+    #[test]
+    fn many_lanes_have_a_short_history() {
+        for lanes in [1, 100, 1_000, 16_384, 65_535] {
+            let mut history = History::new(lanes * 16, usize::try_from(lanes).unwrap(), u64::MAX);
+            let mut counts = vec![0; usize::try_from(lanes).unwrap()];
+            let mut spans = vec![Span::default(); counts.len()];
+            for _ in 0..1_100 {
+                counts[0] += lanes / 64 + 1;
+                history.update(&counts, &mut spans);
+            }
+            let words = history.entries.len() * counts.len();
+            assert!(words <= 1_200_000 && history.entries.len() >= 16.min(words), "{lanes}: {words} words");
+            assert_eq!(spans[0].len(), lanes * 16);
+        }
+    }
+
+    #[test]
+    fn looks_cost_a_row_the_same_at_any_number_of_lanes() {
+        let field = crate::schema::Field::new("x", crate::schema::Dtype::U8, &[]).unwrap();
+        for lanes in [1, FEW, FEW + 1, 4_096, 65_535] {
+            let mut window = Window::new(&Replay::create(std::slice::from_ref(&field), lanes, lanes, 1).unwrap());
+            let batches = 2_000;
+            let looks = (0..batches).filter(|_| window.is_due(256)).count();
+            assert!(lanes > FEW || looks == batches, "{lanes} lanes: {looks} looks");
+            assert!(looks * lanes <= 3 * 256 * batches, "{lanes} lanes: {looks} looks for {batches} batches");
+            assert!(looks * lanes >= batches.min(lanes), "{lanes} lanes: {looks} looks");
+        }
     }
 
     proptest! {

@@ -12,16 +12,26 @@ pub struct Writer {
     worker: WorkerId,
     /// Lanes owned, with whether the next row is the first of a sequence.
     lanes: Vec<(usize, bool)>,
+    /// Place in `lanes` of each lane from the first one owned on, plus 1; 0 for a lane that is not owned.
+    places: Vec<u32>,
+    first: usize,
     closed: bool,
 }
 
 impl Writer {
     pub(super) fn new(replay: Replay, lanes: &[usize], worker: WorkerId) -> Result<Self> {
-        let mut writer = Self { replay, worker, lanes: Vec::with_capacity(lanes.len()), closed: false };
         for lane in lanes {
-            writer.replay.check_lane(*lane)?;
+            replay.check_lane(*lane)?;
+        }
+        let (first, last) = (lanes.iter().min().copied().unwrap_or(0), lanes.iter().max().copied().unwrap_or(0));
+        let (owned, places) = (Vec::with_capacity(lanes.len()), vec![0; last - first + 1]);
+        let mut writer = Self { replay, worker, lanes: owned, places, first, closed: false };
+        for lane in lanes {
             writer.replay.ring()?.acquire(*lane, worker)?; // on failure, dropping gives back the ones before
             writer.lanes.push((*lane, true));
+            #[allow(clippy::cast_possible_truncation)] // lanes are below MAX_LANES
+            let place = writer.lanes.len() as u32;
+            writer.places[*lane - first] = place;
         }
         Ok(writer)
     }
@@ -48,16 +58,25 @@ impl Writer {
         if row.len() != ring.row_words() {
             return Err(Error::invalid("row", format!("{} words", row.len()), format!("{} words", ring.row_words())));
         }
-        let Some((_, first)) = self.lanes.iter_mut().find(|(owned, _)| *owned == lane) else {
-            let owned: Vec<_> = self.lanes.iter().map(|(lane, _)| *lane).collect();
-            return Err(Error::invalid("lane", lane, format!("one of this writer's lanes {owned:?}")));
-        };
+        let place = self.place(lane)?;
+        let first = &mut self.lanes[place].1;
         let flags = if *first { flags | FLAG_FIRST } else { flags };
         #[allow(clippy::cast_possible_truncation)] // lanes are below MAX_LANES
         let meta = Meta { version, env: lane as u16, flags };
         let ticket = ring.append(lane, self.worker, meta, row)?;
         *first = flags & (FLAG_TERMINATED | FLAG_TRUNCATED) != 0;
         Ok(ticket)
+    }
+
+    /// Place of a lane among those that the writer owns.
+    pub(super) fn place(&self, lane: usize) -> Result<usize> {
+        let place = lane.checked_sub(self.first).and_then(|at| self.places.get(at)).copied().unwrap_or(0);
+        if place > 0 {
+            return Ok(place as usize - 1);
+        }
+        let owned: Vec<_> = self.lanes().take(8).map(|lane| lane.to_string()).collect();
+        let more = if self.lanes.len() > owned.len() { ", ..." } else { "" };
+        Err(Error::invalid("lane", lane, format!("one of this writer's lanes [{}{more}]", owned.join(", "))))
     }
 
     /// Give the lanes back. Doing it twice has no effect.
