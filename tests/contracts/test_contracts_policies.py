@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from rlz.acting.rules import Deterministic, SquashedGaussian
 from rlz.algorithms.answers import PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.networks.spec import actor_manifest
+from rlz.references import load
 
+DQN = Path(__file__).parents[2] / "examples" / "dqn.py"
 EXTRAS = (("log_prob", "f32", ()), ("value", "f32", ()))
 
 
@@ -56,6 +59,7 @@ CASES: dict[str, Case] = {
     ),
     "deterministic": Case(Deterministic(nets.Head, exploration_noise=0.2).policy(BOX), BOX),
     "a user's rule": Case(nets.Softmax(nets.Values).policy(DISCRETE), DISCRETE),
+    "the DQN example": Case(load(f"{DQN}:Dqn").acting.policy(DISCRETE), DISCRETE),
     "draws in forward": Case(nets.Softmax(nets.Noisy).policy(DISCRETE), DISCRETE),
 }
 
