@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything about a GPU in five minutes, on a machine that need not have a network. Not run on a GPU yet.
+# The first run on a GPU, on a machine that need not have a network: checks in an order in which each rests on those
+# before, stopping at the first hard failure, then rates. The report (--out) is for machines too. Not run on a GPU yet.
 #
 #   benches/gpu/run.sh [--wheels DIR] [options of measure.py]
 #   benches/gpu/run.sh --wheels wheels --out gpu.json           # rlz-*.whl, and what the machine lacks of its dependencies
