@@ -156,7 +156,7 @@ def test_policy_lag_is_what_was_published_meanwhile(make: Make) -> None:
         def refresh(self, subscriber: Any) -> int:
             return act.refresh(subscriber)
 
-        def act(self, obs: Any, actions: Any, *, progress: float) -> None:
+        def act(self, obs: Any, actions: Any, **more: Any) -> None:
             act.act(obs, actions)
             run.publish()
             run.publish()

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
+from rlz.algorithms.answers import Answers, Field, Replay
 from rlz.dtypes import numpy_dtype
-from rlz.errors import WaitTimeoutError
+from rlz.errors import ConfigError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from rlz._native import QueueProducer, ReplayWriter
-    from rlz.algorithms.answers import Field
     from rlz.envs.spaces import EnvSpec
+    from rlz.transport import Streams
 
 
 class Steps:
@@ -267,3 +268,33 @@ class SegmentRecorder:
     def _put(self, lane: int, segment: _Segment, timeout: float | None) -> None:
         self._producer.put(timeout=timeout, note=segment.version << 32 | lane, **segment.fields)
         segment.length = 0
+
+
+def make_recorder(
+    answers: Answers, streams: Streams, env_spec: EnvSpec, lanes: Sequence[int], worker: int
+) -> tuple[Recorder, Steps]:
+    """The recorder of what an algorithm learns from, and the arrays that it takes steps from.
+
+    Parameters
+    ----------
+    answers : of the algorithm.
+    streams : with the one replay buffer, or trajectory queue, that the sampler writes.
+    env_spec : of the environments.
+    lanes, worker : of the sampler.
+
+    Raises
+    ------
+    ConfigError
+        Segments keep what a policy gives beside its actions, and the first actions are to be uniform ones.
+    """
+    data = answers.data
+    if isinstance(data, Replay):
+        steps = Steps(len(lanes), env_spec)
+        writer = streams.replay.writer(list(lanes), worker=worker, n_step=data.n_step)
+        return TransitionRecorder(writer, lanes, steps, data.gamma), steps
+    extras = answers.policy.extras
+    if data.starts and extras:
+        names = ", ".join(name for name, _, _ in extras)
+        raise ConfigError(f"segments keep {names}, which uniform actions have not: starts is {data.starts}, expected 0")
+    steps = Steps(len(lanes), env_spec, extras)
+    return SegmentRecorder(streams.queue.producer(worker=worker), lanes, steps, data.length), steps

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlz._native import RUNNING
 from rlz.acting import make_policy
+from rlz.algorithms.answers import Replay, Rollout
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
@@ -20,7 +21,7 @@ from rlz.transport.stats import Stat, StatsRow, Waiting, at_end_keys
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
 from rlz.workers.global_random import seed_globals
-from rlz.workers.recorder import Recorder, Steps, TransitionRecorder
+from rlz.workers.recorder import make_recorder
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -48,7 +49,6 @@ class Sampler:
         self._spec = spec
         self._streams = streams
         config = self._config = spec.run_config()
-        data = config.replay()
         env_spec = spec.environment()
         self._lanes = list(spec.lanes)
         self._stats = StatsRow(streams.stats, spec.slot)
@@ -56,16 +56,17 @@ class Sampler:
         seed_globals(own)  # a constructor may draw already
         self._envs = [Environment(make(config, index=lane), env_spec, spec.name) for lane in self._lanes]
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
-        self._policy = make_policy(spec.answers().policy, seed)
+        answers = spec.answers()
+        data = answers.data
+        self._policy = make_policy(answers.policy, seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         count = len(self._lanes)
-        steps = Steps(count, env_spec)
-        writer = streams.replay.writer(self._lanes, worker=spec.worker_id, n_step=data.n_step)
-        self._recorder: Recorder = TransitionRecorder(writer, self._lanes, steps, data.gamma)
-        self._folds = data.n_step > 1
-        self._open = 0  # steps that are recorded and not in the stream yet: open n-step windows
+        self._recorder, steps = make_recorder(answers, streams, env_spec, self._lanes, spec.worker_id)
+        self._segments = isinstance(data, Rollout)
+        self._folds = not isinstance(data, Replay) or data.n_step > 1
+        self._open = 0  # steps that are recorded and not in the stream yet: of n-step windows, of segments
         self._tickets = np.full(count, -1, np.int64)
-        self._obs, self._actions = steps.obs, steps.actions
+        self._obs, self._actions, self._extras = steps.obs, steps.actions, steps.extras or None
         self._views = [(steps.obs[i], steps.actions[i], steps.next_obs[i]) for i in range(count)]  # of one lane each
         self._learning_starts = data.starts
         self._total = config.total_timesteps
@@ -96,6 +97,8 @@ class Sampler:
         """Make one transition in every environment that the replay ratio allows one; False at the end of the run."""
         tickets = self._tickets
         limiter = self._streams.limiter
+        if self._segments and not self._wait_for_room(timeout):
+            return limiter.state == RUNNING
         try:
             granted = limiter.acquire_steps(self._lanes, tickets, worker=self._spec.worker_id, timeout=0.0)
         except WaitTimeoutError:
@@ -116,7 +119,7 @@ class Sampler:
                 return True
         elif granted == len(tickets):
             version = self._policy.refresh(self._subscriber)
-            self._policy.act(self._obs, self._actions, progress=tickets.item(0) / self._total)
+            self._policy.act(self._obs, self._actions, progress=tickets.item(0) / self._total, extras=self._extras)
         else:
             version = self._policy.refresh(self._subscriber)
             self._act_for(np.flatnonzero(tickets >= 0))
@@ -219,8 +222,27 @@ class Sampler:
 
     def _act_for(self, which: NDArray[np.intp]) -> None:
         actions = np.empty((len(which), self._actions.shape[1]), self._actions.dtype)
-        self._policy.act(self._obs[which], actions, progress=self._tickets.item(which[0]) / self._total)
+        extras = {name: np.empty((len(which), *all.shape[1:]), all.dtype) for name, all in (self._extras or {}).items()}
+        progress = self._tickets.item(which[0]) / self._total
+        self._policy.act(self._obs[which], actions, progress=progress, extras=extras or None)
         self._actions[which] = actions
+        for name, values in extras.items():
+            self._extras[name][which] = values  # type: ignore[index]
+
+    def _wait_for_room(self, timeout: float | None) -> bool:
+        """Whether segments that are full found room in the queue; waits for it as for the learner's leave."""
+        if self._recorder.room(0.0):
+            return True
+        self._flush()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
+            while self._streams.limiter.state == RUNNING:
+                left = VERSION_POLL_S if deadline is None else min(VERSION_POLL_S, deadline - time.monotonic())
+                if left < 0.0:
+                    return False
+                if self._recorder.room(left):
+                    return True
+        return False
 
     def _wait_for_parameters(self, timeout: float | None) -> bool:
         if self._subscriber.version() > 0:
