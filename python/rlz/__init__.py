@@ -1,6 +1,7 @@
 """rlz: train deep-RL agents as fast as the machine allows.
 
-`rlz.load(RUN)` gives a trained policy. Everything here is loaded on first use: `import rlz` costs almost nothing.
+`rlz.train("sac", "Ant-v4")` trains, `rlz.load(RUN)` gives a trained policy. Everything here is loaded on first use:
+`import rlz` costs almost nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from rlz.algorithms.base import Algorithm, Batch
     from rlz.algorithms.settings import MlpSettings, ReplaySettings, Settings
     from rlz.algorithms.torch_algorithm import TorchAlgorithm
+    from rlz.api import Result, evaluate, runs, train
     from rlz.config import RunConfig
     from rlz.errors import ConfigError
     from rlz.options import option
@@ -22,12 +24,16 @@ __all__ = [
     "EpsilonGreedy",
     "MlpSettings",
     "ReplaySettings",
+    "Result",
     "RunConfig",
     "Settings",
     "TorchAlgorithm",
     "__version__",
+    "evaluate",
     "load",
     "option",
+    "runs",
+    "train",
 ]
 
 _HOME = {
@@ -38,6 +44,7 @@ _HOME = {
     "TorchAlgorithm": "rlz.algorithms.torch_algorithm",
     "RunConfig": "rlz.config",
     "load": "rlz.policy",
+    **dict.fromkeys(("Result", "evaluate", "runs", "train"), "rlz.api"),
     "option": "rlz.options",
 }
 
@@ -52,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
         from rlz.errors import check_platform
 
-        if name == "load":
+        if name in ("load", "train", "evaluate"):
             check_platform()
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'rlz' has no attribute {name!r}")

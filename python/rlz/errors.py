@@ -40,6 +40,10 @@ class CheckpointError(RlzError):
     """A checkpoint or run folder that is missing, incomplete or of another problem."""
 
 
+class RunFailedError(RlzError):
+    """A run that was started from Python has failed; the message carries the worker's name and traceback."""
+
+
 class NonFiniteError(RlzError):
     """A loss, parameter, observation or reward that is not a finite number."""
 

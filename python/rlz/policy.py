@@ -28,7 +28,7 @@ from rlz.envs.instances import spare_index
 from rlz.errors import CheckpointError, ConfigError
 from rlz.networks.spec import actor_manifest
 from rlz.options.literals import encode
-from rlz.references import PICKLE
+from rlz.references import PICKLE, label
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -185,11 +185,11 @@ def describe(
     unnamed = {key: PICKLE for key, value in policy.network.items() if str(value).startswith(PICKLE)}
     return {
         "format": FORMAT,
-        "algo": config.algo,
+        "algo": label(config.algo),
         "policy": {**asdict(policy), "network": {**policy.network, **unnamed}},
         "env_spec": env_spec.to_json(),
         "env": {
-            "id": config.env,
+            "id": label(config.env) if config.env.startswith(PICKLE) else config.env,
             "kwargs": encode(config.env_kwargs),
             "wrapper": list(config.wrapper),
             "obs_dtype": config.obs_dtype,

@@ -22,6 +22,32 @@ PICKLE = "pickle:"
 _FILES: dict[str, str] = {}
 """File of each module that was loaded from one by `load`."""
 
+_LOADING: list[str] = []
+"""Files that are being executed right now, the innermost last."""
+
+
+def loading() -> str | None:
+    """The file that is being executed because its name was looked up; None outside of that."""
+    return _LOADING[-1] if _LOADING else None
+
+
+UNNAMED = "<python>"
+"""In files, what stands for an object that has no name."""
+
+
+def label(reference: str) -> str:
+    """A short name for people and for names of folders: MyDqn of my_algo.py:MyDqn; what is no such name, as it is."""
+    if reference.startswith(PICKLE):
+        return UNNAMED
+    where, _, name = reference.rpartition(":")
+    return name if where.endswith(".py") else reference
+
+
+def absolute(reference: str) -> str:
+    """The same name, wherever the process works: the path of a file is absolute."""
+    where, _, name = reference.rpartition(":")
+    return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else reference
+
 
 def load(reference: str) -> Any:
     """Find the object that a name stands for; its file or module is executed once in a process.
@@ -65,7 +91,7 @@ def reference_to(thing: Any) -> str:
     if module is not None and name is not None and "<" not in name:
         file = _FILES.get(module)
         if module == "__main__":
-            file = getattr(sys.modules["__main__"], "__file__", None)
+            file = _guarded(getattr(sys.modules["__main__"], "__file__", None))
         if file is not None and file.endswith(".py"):
             return f"{Path(file).absolute()}:{name}"
         if module != "__main__" and _leads_to(module, name, thing):
@@ -84,6 +110,14 @@ def files_of(kind: type) -> list[str]:
 def known_from(file: str) -> None:
     """Execute a file of `files_of` in another process, so that what was pickled by name is found."""
     _from_file(Path(file))
+
+
+def _guarded(file: str | None) -> str | None:
+    """The file of a script that other processes may execute too: it has a main guard."""
+    try:
+        return file if file is not None and "__main__" in Path(file).read_text() else None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _leads_to(module: str, name: str, thing: Any) -> bool:
@@ -110,9 +144,12 @@ def _from_file(path: Path) -> Any:
         raise ConfigError(f"{path}: Python cannot import it.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name], _FILES[name] = module, str(file)
+    _LOADING.append(str(file))
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name], _FILES[name]
         raise
+    finally:
+        _LOADING.pop()
     return module

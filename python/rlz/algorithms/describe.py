@@ -16,9 +16,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlz.algorithms.source import algorithm_type, make_algorithm, shown
+from rlz.algorithms.source import algorithm_type, make_algorithm
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
+from rlz.references import label
 
 
 def main() -> int:
@@ -50,7 +51,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         own = isinstance(error, RlzError) and error.__cause__ is None
         trace = "" if own else "\n" + _trace(error.__cause__ if isinstance(error, RlzError) else error)
         what = str(error) if isinstance(error, RlzError) else f"{type(error).__name__}: {error}"
-        return {"error": f"{shown(algo)}: {what}{trace}".rstrip()}
+        return {"error": f"{label(algo)}: {what}{trace}".rstrip()}
 
 
 def _trace(error: BaseException | None) -> str:

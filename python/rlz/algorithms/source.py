@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlz.algorithms.answers import Answers
 from rlz.errors import ConfigError
-from rlz.references import PICKLE, load
+from rlz.references import label, load
 from rlz.system.files import replace_file
 from rlz.system.user_cache import drop_oldest, user_cache
 
@@ -62,7 +62,7 @@ def algorithm_type(algo: str) -> type[Algorithm[Any]]:
     found = load(algo)
     if not isinstance(found, type) or not issubclass(found, Algorithm):
         raise ConfigError(
-            f"{shown(algo)} is no algorithm. A class of your own derives from rlz.TorchAlgorithm (modules, optimisers "
+            f"{label(algo)} is no algorithm. A class of your own derives from rlz.TorchAlgorithm (modules, optimisers "
             "and learn(batch)) or from rlz.Algorithm (a pure update)."
         )
     return found
@@ -104,22 +104,6 @@ def answers_of(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Answe
     return Answers.from_json(_asked(algo, "answers", {"values": own, "env_spec": env_spec.to_json()}))
 
 
-def absolute(algo: str) -> str:
-    """The same algorithm, wherever the process works: the path of a file is absolute."""
-    where, _, name = algo.rpartition(":")
-    return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else algo
-
-
-def shown(algo: str) -> str:
-    """The name of an algorithm for people, and for the names of run folders."""
-    return "own" if algo.startswith(PICKLE) else algo
-
-
-def short(algo: str) -> str:
-    """A name that can be part of a file's name: sac, MyDqn."""
-    return shown(algo).rpartition(":")[2] or algo
-
-
 def _asked(algo: str, what: Literal["settings", "answers"], question: Mapping[str, Any]) -> Any:
     """Ask a user's class in a child process, unless it was asked the same before."""
     text = json.dumps({"algo": algo, "what": what, **question}, sort_keys=True)
@@ -139,7 +123,7 @@ def _asked(algo: str, what: Literal["settings", "answers"], question: Mapping[st
         raise ConfigError(found["error"])
     if "answer" not in found:
         last = (done.stderr.strip() or f"it ended with status {done.returncode}").splitlines()[-1]
-        raise ConfigError(f"{shown(algo)} could not be asked what it is: {last}")
+        raise ConfigError(f"{label(algo)} could not be asked what it is: {last}")
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         drop_oldest(kept.parent, "*.json", CACHE_ENTRIES)

@@ -12,6 +12,8 @@ from pydantic import model_validator
 from rlz.algorithms.answers import Answers, Replay
 from rlz.algorithms.source import answers_of, settings_type
 from rlz.config.schema import RunConfig
+from rlz.errors import ConfigError
+from rlz.references import UNNAMED
 
 if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
@@ -79,5 +81,11 @@ def read_config(source: str | Path) -> RunConfig:
     from rlz.config.overrides import read_toml, validate
 
     data = read_toml(source)
+    for name in ("algo", "env"):
+        if data.get(name) == UNNAMED:
+            raise ConfigError(
+                f"{source}: {name} was an object of Python without a name of its own (of a notebook, or of a script "
+                "without a main guard). Such a run cannot go on from a file: put it into a file or module"
+            )
     origin = str(source) if isinstance(source, Path) else "TOML text"
     return validate(data, dict.fromkeys(data, origin))

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rlz.algorithms.source import BUILT_IN, absolute, is_own
+from rlz.algorithms.source import BUILT_IN, is_own
 from rlz.config.model import config_type
 from rlz.config.names import close, either, flag, hint
 from rlz.config.presets import presets
@@ -21,6 +21,7 @@ from rlz.errors import ConfigError, UsageError
 from rlz.options.literals import ToldError
 from rlz.options.option import metadata
 from rlz.options.values import pairs
+from rlz.references import absolute
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -91,6 +92,9 @@ def resolve_with_origins(
     filed = read_toml(config_file) if config_file is not None else {}
     given["algo"] = _algorithm(algo, filed, config_file)
     target = given.get("env", filed.get("env"))
+    if isinstance(target, str):
+        target = absolute(target)
+        (given if "env" in given else filed)["env"] = target
     if target is None:
         raise UsageError(f"Which environment? Give --env, for instance: rlz train {given['algo']} --env Ant-v4")
 

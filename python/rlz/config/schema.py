@@ -17,6 +17,7 @@ from pydantic import (
 
 from rlz.algorithms.answers import Replay, Rollout
 from rlz.options import Integer, Number, Panel, literals, option, values
+from rlz.references import PICKLE, UNNAMED
 from rlz.system.device import has_driver
 
 MAX_SAMPLERS = 1000
@@ -340,4 +341,9 @@ class RunConfig(BaseModel):
         """Write every value as TOML that `read_config` and `rlz train --config` read; unset ones are left out."""
         from rlz.config.overrides import to_toml
 
-        return to_toml(self.model_dump())
+        return to_toml({name: _named(value) for name, value in self.model_dump().items()})
+
+
+def _named(value: Any) -> Any:
+    """Text that a file may hold: an object that has no name travels to workers only."""
+    return UNNAMED if isinstance(value, str) and value.startswith(PICKLE) else value

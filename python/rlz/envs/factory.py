@@ -13,10 +13,12 @@ from rlz.config.names import close, either
 from rlz.envs.explain import explain, explain_wrapper, import_module, missing_package, told
 from rlz.envs.folder import Folder
 from rlz.envs.instances import spare_index, with_index
+from rlz.envs.own import is_in_module, is_own, make_own
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import EnvError
 from rlz.options import literals
 from rlz.options.literals import decode
+from rlz.references import label
 from rlz.system.descendants import ended_afterwards
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ def inspect_env(config: "RunConfig", *, on_note: OnNote | None = None) -> EnvSpe
         env = make(config, index=spare_index(config), on_note=on_note or _print)
         try:
             refuse_running_state(env, config.env)
-            return EnvSpec.of(config.env, env, config.obs_dtype)
+            return EnvSpec.of(label(config.env), env, config.obs_dtype)
         except AttributeError as error:
             raise EnvError(f"{config.env} cannot be used: {told(error)}") from error
         finally:
@@ -111,13 +113,18 @@ def _make(
 
         if ":" in env_id or wrapper:
             _find_modules_here()
-        if ":" in env_id:
+        if ":" in env_id and not is_own(env_id):
             if not all(env_id.rpartition(":")[::2]):
                 raise EnvError(f"--env {env_id}: expected the id of an environment, or module:id")
             import_module(env_id.rpartition(":")[0], f"--env {env_id}")
+        own = is_own(env_id) or is_in_module(env_id)
         with _MUJOCO.noted(env_id.rpartition(":")[2], on_note):
             try:
-                env: gymnasium.Env[Any, Any] = gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+                env: gymnasium.Env[Any, Any] = (
+                    make_own(env_id, kwargs) if own else gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+                )
+            except EnvError:
+                raise
             except (Exception, SystemExit) as error:
                 raise explain(env_id, kwargs, error) from error
             for text in wrapper:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from rlz.algorithms.source import short
 from rlz.errors import CheckpointError, ConfigError
+from rlz.references import label
 from rlz.system.files import replace_file
 
 if TYPE_CHECKING:
@@ -82,9 +82,10 @@ class RunDirectory:
 
 def default_name(config: "RunConfig", now: float | None = None) -> str:
     """Return `<algo>__<env>__s<seed>__<time>`, the time local and to the second."""
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", label(config.env)).strip("-")
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{short(config.algo)}__{env}__s{config.seed}__{when}"
+    algo = re.sub(r"[^A-Za-z0-9._-]+", "-", label(config.algo)).strip("-")
+    return f"{algo}__{env}__s{config.seed}__{when}"
 
 
 def runs_folder(config: "RunConfig") -> Path:

@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlz.errors import EnvError
+from rlz.errors import EnvError, UsageError
 from rlz.runtime.video import check_video, make_for_video, recorder
 from rlz.system.descendants import ended_afterwards
 
 if TYPE_CHECKING:
+    from rlz.policy import Policy
     from rlz.workers.evaluation import Evaluation
 
 
@@ -21,7 +22,6 @@ SEEDS = {
 """Lists of reset seeds by name, and what a report says of them."""
 
 
-@ended_afterwards()
 def evaluate(
     run: str | Path,
     *,
@@ -49,12 +49,41 @@ def evaluate(
     EnvError
         The environment cannot be made or rendered.
     """
+    from rlz.envs.limits import cut_note
+    from rlz.workers.base import Report
+
+    try:
+        policy, result = score(
+            *(run, episodes), checkpoint=checkpoint, seeds=seeds, max_episode_steps=max_episode_steps, video=video
+        )
+    except EnvError as error:
+        print(Report.of(error).traceback, end="", file=sys.stderr)  # the user's code; the message follows
+        raise
+    if result.cut:
+        print(f"note: {cut_note(policy.spec, result.cut, episodes)}", file=sys.stderr)
+    print(_report(policy, result, seeds))
+    if video is not None:
+        print(f"video: {video}")
+    return 0
+
+
+@ended_afterwards()
+def score(
+    run: str | Path,
+    episodes: int,
+    *,
+    checkpoint: str | None = None,
+    seeds: str = "held-out",
+    max_episode_steps: int | None = None,
+    video: Path | None = None,
+) -> "tuple[Policy, Evaluation]":
+    """Play whole episodes as `evaluate` does, and print nothing; the policy and how it did."""
+    if seeds not in SEEDS:
+        raise UsageError(f"seeds {seeds!r}: expected {' or '.join(SEEDS)}")
     if video is not None:
         check_video(video)
         video = video.absolute()  # before the environment can change the folder
     import rlz
-    from rlz.envs.limits import cut_note
-    from rlz.workers.base import Report
     from rlz.workers.environment import Environment
     from rlz.workers.evaluation import evaluation_seeds, held_out_seeds, own_globals, play
 
@@ -68,18 +97,10 @@ def evaluate(
     try:
         with recorder(video, env, raw.metadata) as frame:
             result = play(env, policy.acting, policy.spec, starts, frame=frame)
-    except EnvError as error:
-        print(Report.of(error).traceback, end="", file=sys.stderr)  # the user's code; the message follows
-        raise
     finally:
         env.close()
     assert result is not None
-    if result.cut:
-        print(f"note: {cut_note(policy.spec, result.cut, episodes)}", file=sys.stderr)
-    print(_report(policy, result, seeds))
-    if video is not None:
-        print(f"video: {video}")
-    return 0
+    return policy, result
 
 
 def _report(policy: Any, result: "Evaluation", seeds: str) -> str:

@@ -116,7 +116,7 @@ def resume(
             start = Launch(
                 *(job, run_dir, notes, checkpoint, quiet), wall_s=wall_s, cut=own.env_steps, plan=placed.plan
             )
-            return launch(start, streams)
+            return launch(start, streams).said()
 
 
 def _restore(run_dir: RunDirectory, job: "Job", notes: list[str]) -> "tuple[Checkpoint, Checkpoint, Streams]":

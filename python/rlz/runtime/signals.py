@@ -55,7 +55,7 @@ class StopSignals:
     @property
     def announcement(self) -> str:
         """What the first signal does, for people."""
-        name = "signal" if self.first is None else self.first.name
+        name = "asked to stop" if self.first is None else self.first.name
         return f"{name}: writing a checkpoint and stopping; once more stops at once"
 
     def __enter__(self) -> Self:
@@ -82,6 +82,12 @@ class StopSignals:
         self._thread.join()
         for fd in (self._arrivals, self._kernel, self._reader, self._writer):
             os.close(fd)
+
+    def stop(self) -> None:
+        """Stop as after a first signal, without one."""
+        if self.count == 0:
+            self.count = 1
+            os.write(self._writer, b"!")
 
     def drain(self) -> None:
         """Empty `fd`."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlz.algorithms.answers import Replay
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rlz.records.checkpoint import Checkpoint
     from rlz.runtime.controller import Outcome
     from rlz.tracking import Tracker
+    from rlz.tracking.callbacks import Callbacks
     from rlz.tracking.tracker import Observer
     from rlz.transport import Streams
     from rlz.workers.job import Job
@@ -39,7 +41,7 @@ def train(
     quiet: bool = False,
     workers: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a training and return its exit status.
+    """Run a training, say why where it fails, and return its exit status.
 
     Call it from the main thread: it takes over SIGINT, SIGTERM and SIGHUP while it runs.
 
@@ -62,6 +64,19 @@ def train(
     CheckpointError
         The system refuses something within the run folder.
     """
+    return run(config, plan=plan, notes=notes, quiet=quiet, workers=workers).said()
+
+
+def run(
+    config: "RunConfig",
+    *,
+    plan: "Plan | None" = None,
+    notes: Sequence[str] = (),
+    quiet: bool = False,
+    workers: Mapping[str, str] | None = None,
+    callbacks: "Callbacks | None" = None,
+) -> "Ended":
+    """Run a training as `train` does; what becomes of it is returned. `callbacks`: a user's functions."""
     from rlz import envs
     from rlz.envs.limits import start_notes
     from rlz.system.device import check_device
@@ -77,7 +92,7 @@ def train(
         run_dir = create_run_directory(config, parent)
         with closing(run_dir), named_problems(run_dir.path):
             try:
-                return launch(Launch(job, run_dir, notes, quiet=quiet, plan=plan), streams)
+                return launch(Launch(job, run_dir, notes, quiet=quiet, plan=plan, callbacks=callbacks), streams)
             except BaseException:
                 run_dir.discard()
                 raise
@@ -128,6 +143,31 @@ class Launch:
     wall_s: float = 0.0
     cut: int | None = None
     plan: "Plan | None" = None
+    callbacks: "Callbacks | None" = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What has become of a run.
+
+    Attributes
+    ----------
+    path : run folder.
+    status : "completed", "stopped" or "failed".
+    error : why it failed.
+    exit_status : 0 when the run is complete, 1 when it failed, 128 + number of the signal that stopped it.
+    """
+
+    path: Path
+    status: str
+    error: str
+    exit_status: int
+
+    def said(self) -> int:
+        """Say why the run failed, where it did; the exit status."""
+        if self.error:
+            print(f"error: {self.error}\nlogs: {self.path / 'logs'}", file=sys.stderr, flush=True)
+        return self.exit_status
 
 
 def make_job(config: "RunConfig", env_spec: "EnvSpec", workers: Mapping[str, str] | None = None) -> "Job":
@@ -176,8 +216,8 @@ def make_streams(job: "Job", resume: "Checkpoint | None" = None) -> "Streams":
     return streams
 
 
-def launch(start: Launch, streams: "Streams") -> int:
-    """Run, and return the exit status. A second stop signal ends this process instead."""
+def launch(start: Launch, streams: "Streams") -> Ended:
+    """Run. A second stop signal ends this process instead."""
     job = start.job
     start_clock(streams, start.wall_s)
     if start.plan is not None and start.plan.basis != "off":
@@ -189,12 +229,10 @@ def launch(start: Launch, streams: "Streams") -> int:
             outcome, signals = _serial(start, streams)
     else:
         outcome, signals = _processes(start, streams)
-    if outcome.error:
-        print(f"error: {outcome.error}\nlogs: {start.run_dir.logs}", file=sys.stderr, flush=True)
     status = _exit_status(outcome, signals)
     if signals.count >= 2:
         leave(status)
-    return status
+    return Ended(start.run_dir.path, outcome.status, outcome.error, status)
 
 
 def _processes(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
@@ -227,6 +265,7 @@ def _processes(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals
                 cut=start.cut,
                 quiet=start.quiet,
                 observers=observers,
+                callbacks=_attached(start, signals),
             )
             for note in start.notes:
                 tracker.note(note)
@@ -240,6 +279,12 @@ def _processes(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals
             if tracker is not None:
                 tracker.close()
     return outcome, signals
+
+
+def _attached(start: Launch, signals: StopSignals) -> "Callbacks | None":
+    if start.callbacks is not None:
+        start.callbacks.attach(start.run_dir.path, signals.stop)
+    return start.callbacks
 
 
 def _verifier(config: "RunConfig", prediction: "Prediction") -> "Observer":
@@ -269,7 +314,10 @@ def _serial(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
             resume=None if start.resume is None else start.resume.path,
         )
         tracker = Tracker(
-            *(start.run_dir.path, start.job.config, streams, run.workers), cut=start.cut, quiet=start.quiet
+            *(start.run_dir.path, start.job.config, streams, run.workers),
+            cut=start.cut,
+            quiet=start.quiet,
+            callbacks=_attached(start, signals),
         )
         try:
             for note in start.notes:

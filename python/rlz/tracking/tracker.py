@@ -14,6 +14,7 @@ from typing import Any
 
 from rlz.config import RunConfig
 from rlz.records.runs import best_return
+from rlz.references import label
 from rlz.system.files import replace_file
 from rlz.tracking.console import Display, NoDisplay, TerminalDisplay
 from rlz.tracking.growing_file import NotWrittenError
@@ -56,6 +57,7 @@ class Tracker:
     cut : env steps at the checkpoint that the run goes on from; None for a fresh run.
     quiet : show nothing on stdout (tests, benches).
     observers : see every snapshot of the log.
+    callbacks : a user's functions.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Tracker:
         cut: int | None = None,
         quiet: bool = False,
         observers: Sequence[Observer] = (),
+        callbacks: Sink | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self._run_dir = run_dir
@@ -99,6 +102,8 @@ class Tracker:
                 self.note(WANDB_MISSING)
             else:
                 self._open("W&B", lambda: InThread(lambda: WandbSink(run_dir, config)))
+        if callbacks is not None:
+            self._sinks["callbacks"] = callbacks
         first = self._read(time.monotonic())
         self._logged = first
         self._shown = self._between(first, first)
@@ -261,8 +266,8 @@ class Tracker:
         whole = self._between(self._logged, reading)
         return {
             "status": status,
-            "algo": config.algo,
-            "env": config.env,
+            "algo": label(config.algo),
+            "env": label(config.env),
             "seed": config.seed,
             "total_timesteps": config.total_timesteps,
             "env_steps": reading.env_steps,
