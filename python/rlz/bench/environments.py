@@ -105,12 +105,9 @@ def peer_python(name: str, *, log: Path | None = None) -> Path:
     """
     if name not in PEERS:
         raise ConfigError(f"unknown peer {name!r}; known: {', '.join(PEERS)}")
-    peer = PEERS[name]
-    pins = {package: found for package in peer.shared if (found := _version(package))}
-    key = json.dumps([peer.requirements, pins, sys.version_info[:3]])
-    folder = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    peer, pins, folder = PEERS[name], _pins(name), _folder(name)
     python = folder / "bin" / "python"
-    if (folder / "complete").exists() and python.exists():
+    if _complete(folder):
         return python
     uv = find_uv()
     shutil.rmtree(folder, ignore_errors=True)
@@ -126,6 +123,24 @@ def peer_python(name: str, *, log: Path | None = None) -> Path:
             (folder / "complete").touch()
             return python
     raise ConfigError(f"uv could not install {name}: {errors}")
+
+
+def installed_peers() -> list[str]:
+    """Names of the peers whose environment has been made."""
+    return [name for name in PEERS if _complete(_folder(name))]
+
+
+def _pins(name: str) -> dict[str, str]:
+    return {package: found for package in PEERS[name].shared if (found := _version(package))}
+
+
+def _folder(name: str) -> Path:
+    key = json.dumps([PEERS[name].requirements, _pins(name), sys.version_info[:3]])
+    return cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _complete(folder: Path) -> bool:
+    return (folder / "complete").exists() and (folder / "bin" / "python").exists()
 
 
 def _run(command: list[str], log: Path | None) -> str:

@@ -5,8 +5,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from rlz.errors import UsageError
+
 EPILOG = """[bold]Examples[/bold]
 
+  rlz bench
   rlz bench train --env Ant-v4 --peers sb3 --rounds 5
   rlz bench train --env HalfCheetah-v5 --peers sb3,sbx --output result.json
   rlz bench train --env Ant-v4 -- --samplers 2 --no-compile
@@ -20,12 +23,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 @app.command(epilog=EPILOG)
 def bench(
     workload: Annotated[
-        Literal["train", "sampling", "replay", "transport"],
+        Literal["train", "sampling", "replay", "transport"] | None,
         typer.Argument(
             metavar="WORKLOAD",
-            help="train (all of it), sampling (learner idle), replay (the buffer) or transport (queue, parameters).",
+            help="train (all of it), sampling (learner idle), replay (the buffer) or transport (queue, parameters). "
+            "Without one: some figures of each in a few minutes, beside the peers that are installed.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     options: Annotated[
         list[str] | None,
         typer.Argument(metavar="TRAIN_OPTIONS", help="After --: options of rlz train, for train.", show_default=False),
@@ -40,7 +45,15 @@ def bench(
             show_default=False,
         ),
     ] = "",
-    rounds: Annotated[int, typer.Option(metavar="INT", min=1, help="Interleaved rounds.")] = 3,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="INT",
+            min=1,
+            help=r"Interleaved rounds. [dim]\[default: 3; without a workload 1][/dim]",
+            show_default=False,
+        ),
+    ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -61,7 +74,14 @@ def bench(
     ] = None,
 ) -> None:
     """Measure in interleaved rounds; show medians, spread and ratios."""
+    if workload is None:
+        if peers or seconds is not None or output is not None or options:
+            raise UsageError("--peers, --seconds, --output and options of rlz train need a WORKLOAD: rlz bench train")
+        from rlz.bench.overview import overview
+
+        overview(env, rounds=rounds or 1)
+        return
     from rlz.bench import run_bench
 
     names = [name.strip() for name in peers.split(",") if name.strip()]
-    run_bench(workload, env=env, peers=names, rounds=rounds, seconds=seconds, output=output, options=options or [])
+    run_bench(workload, env=env, peers=names, rounds=rounds or 3, seconds=seconds, output=output, options=options or [])
