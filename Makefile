@@ -54,7 +54,7 @@ test-loom:
 
 .PHONY: test-python
 test-python:
-	$(RUN) pytest -q -m "not learn and not kill and not wheel"
+	$(RUN) pytest -q -m "not learn and not kill and not wheel and not oracle"
 
 .PHONY: lint
 lint: setup  ## Formatting, lints and types of both languages, and the stub file against the extension
@@ -93,6 +93,10 @@ fuzz:  ## Fuzz headers and saved files (needs `cargo install cargo-fuzz`); FUZZ_
 .PHONY: learn
 learn: setup  ## Learning gates (SAC and TD3 on Pendulum-v1, three seeds each, DDPG one; about half an hour on two cores)
 	$(RUN) pytest -q -s -m learn --timeout=3600
+
+.PHONY: oracle
+oracle: setup  ## Updates beside Stable-Baselines3's own train() in float64 (makes its environment)
+	$(RUN) pytest -q -m oracle tests/algorithms
 
 .PHONY: bench
 bench: setup  ## Throughput beside Stable-Baselines3 and SBX (makes their environments; about twenty minutes)

@@ -60,7 +60,7 @@ SETTLE_LIMIT_S = 600.0
 STILL_RATE = 1e-9
 """Learning rate with which a policy stays what it is, while every update is done as ever."""
 
-CHOSEN = ("train/batch_size", "train/active_envs")
+CHOSEN = ("train/batch_size", "train/row_uses")
 COMPARES = "by turns, to compare them"
 DECIDES = ("batch size stays ", "batch size: ", "environments stay ", "environments: ")
 """Events of throughput mode: two settings are being compared, and what came of it."""
@@ -84,7 +84,7 @@ class Side:
     sampler_cpu, learner_cpu : cores in use, mean over it.
     settled : whether the run was steady when it began, and what throughput mode chooses did not change in it.
     settled_s, seconds : when it began, and its length.
-    active_envs : environments that stepped, of `num_envs`.
+    row_uses : times that each row was learned from before samplers went on.
     samplers, num_envs, spin_count, publish_every : as the run was placed.
     """
 
@@ -101,7 +101,7 @@ class Side:
     settled: bool
     settled_s: float
     seconds: float
-    active_envs: int
+    row_uses: float
     samplers: int
     num_envs: int
     spin_count: int
@@ -169,7 +169,7 @@ def of_window(window: Window) -> Side:
         settled=window.settled,
         settled_s=lines[0]["wall_s"],
         seconds=seconds,
-        active_envs=int(last["train/active_envs"]),
+        row_uses=float(last["train/row_uses"]),
         **{name: window.config[name] for name in ("samplers", "num_envs", "spin_count", "publish_every")},
     )
 
@@ -188,7 +188,7 @@ def round_of(settings: TrainSettings, arguments: argparse.Namespace) -> Callable
         given = settings
         if side == SAMPLERS:
             count = min(both.samplers, len(half))
-            options += ["--samplers", str(count), "--num-envs", str(max(count, both.active_envs))]
+            options += ["--samplers", str(count), "--num-envs", str(max(count, both.num_envs))]
             # So few updates are not worth a compilation, which would take the samplers' cores.
             options += ["--replay-ratio", "0.0001", "--threads", "1", "--no-compile"]
         else:
@@ -222,7 +222,8 @@ def notes(result: Result) -> list[str]:
     lines = [
         f"throughput mode, by round: batch size {every('rlz', 'batch_size', '{}')}, learning rate "
         f"{every('rlz', 'learning_rate', '{:.3g}')}, updates per env step {every('rlz', 'ratio', '{:.3g}')}, "
-        f"{every('rlz', 'samplers')} samplers, {every('rlz', 'active_envs')} environments, "
+        f"{every('rlz', 'samplers')} samplers, {every('rlz', 'num_envs')} environments, "
+        f"{every('rlz', 'row_uses')} uses of each row before samplers go on, "
         f"{every('rlz', 'threads')} learner threads; the window began after {every('rlz', 'settled_s', '{:.0f}')} s",
     ]
     for name in ("rlz", SAMPLERS, LEARNER):

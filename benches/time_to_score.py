@@ -14,7 +14,8 @@ The rule: a run has reached the score with the first evaluation whose mean is at
 too; it is stopped then. Its time is the moment at which the policy of the first of the two existed, from the start of
 the process: imports, and compilation where there is one, are in it. A run that has not done so after --max-minutes is
 stopped and counts as `not within`. Evaluations come about every --eval-seconds (7), so a time is known to that only:
-what each contender samples in so long is measured first, and becomes its evaluations' period in env steps. Those of rlz
+what each contender samples in so long is measured first, and becomes its evaluations' period in env steps (`free` has
+that of `ratio 1`, as which it begins). Those of rlz
 are made by a process beside the run, on the same cores; SB3 stands still meanwhile, which `s training` leaves out.
 
 SB3's threads are torch's default, all cores. rlz takes the plan of a profile that is measured before (--budget), and
@@ -189,7 +190,7 @@ def run_rlz(task: Task, contender: str, seed: int, every: int, folder: Path, env
     began = follow(command, folder, task, means, environment)
     # The last values may be those of a comparison that was cut off.
     log = read_lines(run_dir / "metrics.jsonl")[-LAST:]
-    tags = {name: f"train/{name}" for name in ("batch_size", "active_envs", "learning_rate")}
+    tags = {name: f"train/{name}" for name in ("batch_size", "row_uses", "learning_rate")}
     config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     facts = {
@@ -280,7 +281,9 @@ def rates(task: Task, contenders: Sequence[str], versions: dict[str, dict[str, s
             peer = measure_peer("sb3", peer_python("sb3"), variant, settings, updates=True)
             found[name], versions[name] = peer["env_steps_per_s"], peer["versions"]
         else:
-            found[name] = measure(settings, task.options(name), adapts=task.adapts(name)).env_steps_per_s
+            # A free run begins like one at replay ratio 1; later its evaluations take a tenth of the time at most.
+            known = {FREE: HELD}.get(name, name)
+            found[name] = found.get(known) or measure(settings, task.options(known), adapts=False).env_steps_per_s
     return found
 
 

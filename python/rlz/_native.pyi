@@ -505,6 +505,9 @@ class Limiter:
     def total_timesteps(self) -> int:
         """Env steps after which the run is over."""
     @property
+    def learning_starts(self) -> int:
+        """Env steps at which the replay ratio's line begins."""
+    @property
     def env_steps(self) -> int:
         """Completed env steps."""
     @property
@@ -520,10 +523,10 @@ class Limiter:
     def missed_wakeups(self) -> int:
         """Waits that a wake should have ended and a time-out of 0.1 s did; 0 unless a process was killed."""
     @property
-    def active_lanes(self) -> int:
-        """Lanes that get new step indices, from lane 0 on; all of them at first."""
-    def set_active_lanes(self, count: int) -> None:
-        """Give new step indices to the first `count` lanes only (1 to all); the others wait, as for the ratio."""
+    def step_limit(self) -> int:
+        """First step index that is not granted, whatever the ratio allows; 2**64 - 1 at first."""
+    def set_step_limit(self, index: int) -> None:
+        """Grant step indices below `index` only; samplers wait for the others, as they do for the ratio."""
     def lane_steps(self) -> list[int]:
         """Completed env steps of each lane since the creation."""
     def acquire_steps(

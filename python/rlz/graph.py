@@ -139,10 +139,10 @@ class Rule:
     starts: int
     ratio: tuple[int, int] | None
 
-    def due(self, env_steps: int) -> int:
-        """Updates that so many env steps make due. Only with a ratio."""
+    def due(self, env_steps: int, starts: int | None = None) -> int:
+        """Updates that so many env steps make due; the line begins at `starts`, else at its own. Only with a ratio."""
         assert self.ratio is not None, "free-running needs two processes"
-        return self.ratio[0] * max(0, env_steps - self.starts) // self.ratio[1]
+        return self.ratio[0] * max(0, env_steps - (self.starts if starts is None else starts)) // self.ratio[1]
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,7 @@ def test_values_that_are_refused(name: str, values: list[object]) -> None:
         ({"exchange_every": 4, "max_staleness": 2}, ("--max-staleness 2", "--exchange-every 4", "Use 3")),
         ({"device": "cpu", "devices": "cpu,cpu"}, ("--device cpu", "--devices cpu,cpu")),
         ({"mode": "serial", "replay_ratio": "free"}, ("--replay-ratio free", "--mode async")),
+        ({"min_replay_ratio": 2.0}, ("--min-replay-ratio 2", "--replay-ratio free")),
     ],
 )
 def test_rules_between_options(options: dict[str, object], words: tuple[str, ...]) -> None:

@@ -1,5 +1,6 @@
 """Throughput mode in a learner: one state under updates of several batch sizes."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_one_state_goes_on_under_updates_of_every_size(
     run.sample(50)
     used = go(run, learner, 200)
     assert {256, 512} <= used <= {256, 512, 1024, 2048}  # no more rows than the buffer has
-    assert len(seen) == 200 == int(learner._state.updates) == run.streams.limiter.updates
+    assert len(seen) == 200 == int(learner.state_dict()["updates"]) == run.streams.limiter.updates
     learner._flush(0.0)
     row = run.streams.stats.read()[0]
     assert (row[Stat.FRAMES], row[Stat.UPDATES]) == (sum(seen), 200)
@@ -79,7 +80,7 @@ def test_one_state_goes_on_under_updates_of_every_size(
     learner.close()
     saved = newest_checkpoint(tmp_path)
     chosen = learner._adaptation.chosen  # type: ignore[union-attr]
-    assert (saved.extra["batch_size"], saved.extra["active_envs"]) == (chosen.batch_size, chosen.envs)
+    assert (saved.extra["batch_size"], saved.extra["row_uses"]) == (chosen.batch_size, chosen.row_uses)
     assert all(torch.isfinite(tensor).all() for tensor in learner.state_dict().values())
 
 
@@ -87,9 +88,8 @@ def test_a_resumed_run_goes_on_with_what_it_had_chosen(tmp_path: Path, monkeypat
     run = Run(tmp_path, throughput())
     learner = run.learner()
     assert learner._adaptation is not None
-    learner._adaptation._base = learner._adaptation.operation = adaptation.Operation(1024, 2)
+    learner._adaptation._base = learner._adaptation.operation = adaptation.Operation(1024, 16.0)
     learner.start()
-    assert run.streams.limiter.active_lanes == 2
     learner._saving.wait()
     learner.close()
     saved = newest_checkpoint(tmp_path)
@@ -97,7 +97,8 @@ def test_a_resumed_run_goes_on_with_what_it_had_chosen(tmp_path: Path, monkeypat
     resumed = other.learner(resume=str(saved.path), incarnation=1)
     resumed.start()
     assert resumed._batch_size == 1024
-    assert other.streams.limiter.active_lanes == 2
+    assert resumed._allowance is not None
+    assert resumed._allowance.uses == 16.0
     resumed.close()
 
 
@@ -127,7 +128,7 @@ def test_a_size_without_memory_is_given_up_and_the_run_goes_on(
     go(run, learner, 60)
     said = [line for line in lines if "cannot be used" in line]
     assert len(said) == 1
-    assert said[0].startswith(f"batch size 512 with 4 environments cannot be used: {type(error).__name__}: ")
+    assert said[0].startswith(f"batch size 512 with 256 uses of each row cannot be used: {type(error).__name__}: ")
     assert (learner._batch_size, set(learner._engines)) == (256, {256}), "what cannot be used keeps no memory"
     assert run.streams.limiter.state == RUNNING
     learner.close()
@@ -189,4 +190,39 @@ def test_too_little_memory_for_what_is_in_use_ends_the_run(tmp_path: Path, monke
     run.sample(50)
     with pytest.raises(torch.OutOfMemoryError):
         learner.step(None)
+    learner.close()
+
+
+@pytest.mark.parametrize(("uses", "batch_size"), [(1.0, 64), (4.0, 64), (512.0, 64)])
+def test_samplers_of_a_free_run_wait_until_rows_were_learned_from(tmp_path: Path, uses: float, batch_size: int) -> None:
+    run = Run(tmp_path, throughput(batch_size=batch_size, min_replay_ratio=uses, learning_starts=10))
+    learner = run.learner()
+    learner.start()
+    limiter = run.streams.limiter
+    run.sample(10_000)
+    margin = max(4, math.ceil(2 * batch_size / uses))
+    assert limiter.env_steps == 10 + margin, "no more before the first update"
+    for _ in range(30):
+        learner.step(None)
+        run.sample(10_000)
+        trained_on = limiter.env_steps - 10
+        assert uses * (trained_on - margin) <= limiter.updates * batch_size < uses * (trained_on - margin + 1)
+    learner.step(None)
+    learner._flush(0.0)
+    assert run.streams.stats.read()[0][Stat.ROW_USES] == uses
+    # What slow samplers did not take is not owed to them.
+    for _ in range(200):
+        learner.step(None)
+    before = limiter.env_steps
+    run.sample(10_000)
+    assert limiter.env_steps <= before + margin
+    learner.close()
+
+
+def test_samplers_that_never_wait(tmp_path: Path) -> None:
+    run = Run(tmp_path, throughput(batch_size=64, min_replay_ratio=0.0, learning_starts=10))
+    learner = run.learner()
+    learner.start()
+    run.sample(3000)
+    assert run.streams.limiter.env_steps == 3000
     learner.close()

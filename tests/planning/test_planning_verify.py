@@ -358,16 +358,16 @@ def test_a_kernel_that_tells_nothing(tmp_path: Path) -> None:
 
 def test_a_run_that_found_a_better_setting_is_not_blamed(tmp_path: Path) -> None:
     options = {"replay_ratio": "free", "batch_size": "auto_256", "num_envs": 8, "samplers": 2}
-    planned = {"train/compiled": 1.0, "train/batch_size": 256.0, "train/active_envs": 8.0}
+    planned = {"train/compiled": 1.0, "train/batch_size": 256.0, "train/row_uses": 1.0}
 
     def told(**change: float) -> list[str]:
         values = planned | {f"train/{name}": value for name, value in change.items()}
         return said(Machine(tmp_path, rate=50.0, frame_rate=150.0, values=values), **options)
 
-    for change in ({"batch_size": 1024.0}, {"active_envs": 4.0}):
+    for change in ({"batch_size": 1024.0}, {"row_uses": 16.0}):
         (text,) = told(**change)
-        assert "not compared with the plan: its prediction was for batch size 256 and 8 environments" in text
+        assert "not compared with the plan: its prediction was for batch size 256 and 1 uses of each row" in text
         assert "cause" not in text
-    assert told(batch_size=256.0, trying=1.0) == []  # it compiles for another size, or has some environments paused
+    assert told(batch_size=256.0, trying=1.0) == []  # it compiles for another size, or holds the samplers back
     (text,) = told(trying=0.0)
     assert "Likely cause" in text

@@ -9,10 +9,12 @@ import pytest
 
 from rlz.config import read_config, run_config
 from rlz.errors import CheckpointError, ConfigError
+from rlz.learning.engine import Engine
 from rlz.records.checkpoint import load_checkpoint, newest_checkpoint, step_folders
 from rlz.records.runs import read_run
 from rlz.runtime.resume import changes, resume
 from rlz.runtime.train import train
+from rlz.transport import Streams
 from rlz.transport.stats import Stat
 
 FAKE = {"learner": "fake_learner:Learner"}
@@ -61,6 +63,50 @@ def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, env: str, opt
     assert resumed.rng == whole.rng
     assert resumed.workers == whole.workers
     assert resumed.version == whole.version == 191
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 4.0])
+def test_without_its_rows_a_run_makes_no_update_before_the_buffer_has_as_many_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ratio: float
+) -> None:
+    rows: list[int] = []
+    update = Engine.update
+
+    def counted(self: Engine, batch: Any, rate: float) -> Any:
+        rows.append(streams[-1].replay.committed()[0])
+        return update(self, batch, rate)
+
+    streams: list[Streams] = []
+    create = Streams.create.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        Streams, "create", classmethod(lambda cls, *a, **k: streams.append(create(cls, *a, **k)) or streams[-1])
+    )
+    monkeypatch.setattr(Engine, "update", counted)
+    path = run(
+        tmp_path, "run", 120, workers=None, env="Pendulum-v1", env_kwargs={}, save_replay=False, replay_ratio=ratio,
+        ratio_slack=100.0,
+    )  # fmt: skip
+    assert len(rows) == ratio * 70
+    rows.clear()
+    assert resume(path, {"total_timesteps": 240}, quiet=True) == 0
+    assert rows[0] >= 50, "as many as --learning-starts"
+    assert len(rows) == ratio * 70, "170 to 240: those of 120 to 170 are not made up"
+    assert "updates go on at 170 env steps" in (path / "logs" / "events.log").read_text()
+    rows.clear()
+    # Stopped while it waited, or with its buffer: nothing is made up either.
+    assert resume(path, {"total_timesteps": 260, "save_replay": True}, quiet=True) == 0
+    assert len(rows) == 0
+    assert resume(path, {"total_timesteps": 320}, quiet=True) == 0
+    assert len(rows) == ratio * 30, "290 to 320"
+    assert rows[0] >= 50
+
+
+@pytest.mark.parametrize("values", [{"num_envs": 3, "buffer_size": 100}, {"n_step_return": 3, "num_envs": 2}])
+def test_a_run_with_its_rows_is_not_held(tmp_path: Path, values: dict[str, Any]) -> None:
+    path = run(tmp_path, "run", 120, **values)
+    assert resume(path, {"total_timesteps": 240}, quiet=True, workers=FAKE) == 0
+    assert newest_checkpoint(path).updates == 190
+    assert "updates go on" not in (path / "logs" / "events.log").read_text()
 
 
 def test_a_run_that_died_early_begins_again_with_the_same_bits(tmp_path: Path) -> None:

@@ -1,14 +1,30 @@
-"""Throughput mode's choice of batch size and environments, beside a simulated machine."""
+"""Throughput mode's choice of batch size and uses of each row, beside a simulated machine."""
 
+import functools
 import random
 from dataclasses import dataclass, field
 
 import pytest
 
 from rlz.learning import adaptation
-from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts, knee
+from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, knee, use_counts
 
 TICK_S = 0.1
+
+
+@functools.cache
+def pace(
+    operation: Operation, cores: float, overhead_s: float, frame_s: float, env_s: float, envs: int, envs_per_core: int
+) -> tuple[float, float]:
+    """Env steps/s and frames/s: samplers wait for the learner, and take its core."""
+    most, wanted = operation.batch_size / (overhead_s + frame_s * operation.batch_size), envs / env_s
+    low, high = 0.0, 1.0  # part of the time that the samplers do not wait
+    for _ in range(30):
+        part = (low + high) / 2
+        share = min(1.0, cores / (1.0 + part * envs / envs_per_core))
+        fast = operation.row_uses * part * wanted > most
+        low, high = (low, part) if fast else (part, high)
+    return part * wanted * share, most * share
 
 
 @dataclass
@@ -22,6 +38,7 @@ class Machine:
     overhead_s: float = 3e-3
     frame_s: float = 5e-6
     env_s: float = 1e-3
+    envs: int = 8
     envs_per_core: int = 1
     cores: float = 4.0
     busy: float = 0.0
@@ -40,11 +57,8 @@ class Machine:
 
     def pace(self, operation: Operation) -> tuple[float, float]:
         """Env steps/s and frames/s without noise."""
-        cores = self.cores - self.busy
-        wanted = operation.envs / self.envs_per_core
-        share = min(1.0, cores / (wanted + 1.0))
-        seconds = self.overhead_s + self.frame_s * operation.batch_size
-        return operation.envs / self.env_s * share, operation.batch_size / seconds * share
+        facts = self.cores - self.busy, self.overhead_s, self.frame_s, self.env_s, self.envs, self.envs_per_core
+        return pace(operation, *facts)
 
     def run(self, adapter: Adaptation, seconds: float) -> None:
         """Let the run go on."""
@@ -71,32 +85,24 @@ class Machine:
             if not self.history or self.history[-1][1] != adapter.chosen:
                 self.history.append((self.at, adapter.chosen))
 
-    def best(self, batches: list[int], envs: list[int]) -> Operation:
+    def best(self, batches: list[int], uses: list[float]) -> Operation:
         """What it should come to."""
-        rates = {size: self.pace(Operation(size, envs[0]))[1] for size in batches}
-        size = knee(rates)
-        scores = {count: self.pace(Operation(size, count)) for count in envs}
-        return Operation(size, max(envs, key=lambda count: scores[count][0] * scores[count][1]))
+        size = knee({size: self.pace(Operation(size, uses[-1]))[1] for size in batches})
+        return Operation(size, knee({count: self.pace(Operation(size, count))[1] for count in uses}))
 
 
-def adapter(start: int = 256, envs: int = 8, largest: int = 16_384) -> tuple[Adaptation, list[int], list[int]]:
-    batches, counts = batch_sizes(largest), env_counts(envs)
-    return Adaptation(Operation(start, envs), batches=batches, envs=counts), batches, counts
+def adapter(start: int = 256, least: float = 1.0, largest: int = 16_384) -> tuple[Adaptation, list[int], list[float]]:
+    batches, counts = batch_sizes(largest), use_counts(least)
+    return Adaptation(Operation(start, counts[-1]), batches=batches, uses=counts), batches, counts
 
 
-def near(found: Operation, machine: Machine, batches: list[int], envs: list[int]) -> None:
-    """The knee within a step of the ladder, and nearly the largest product."""
-    best = machine.best(batches, envs)
+def near(found: Operation, machine: Machine, batches: list[int], uses: list[float]) -> None:
+    """Both knees within a step of the ladder; the learner loses little, and samplers wait for no more than that."""
+    best = machine.best(batches, uses)
     assert abs(batches.index(found.batch_size) - batches.index(best.batch_size)) <= 1
-    rates = machine.pace(found)
-    most = max(machine.pace(Operation(size, found.envs))[1] for size in batches)
-    assert rates[1] >= 0.8 * most
-    score, wanted = rates[0] * rates[1], machine.pace(replace_envs(found, best.envs))
-    assert score >= 0.85 * wanted[0] * wanted[1]
-
-
-def replace_envs(operation: Operation, envs: int) -> Operation:
-    return Operation(operation.batch_size, envs)
+    assert abs(uses.index(found.row_uses) - uses.index(best.row_uses)) <= 1
+    alone = max(machine.pace(Operation(size, uses[-1]))[1] for size in batches)
+    assert machine.pace(found)[1] >= 0.7 * alone
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,37 +118,38 @@ def replace_envs(operation: Operation, envs: int) -> Operation:
 )
 def test_it_comes_to_the_knee_and_shares_the_cores_and_stays_there(machine: dict[str, float], seed: int) -> None:
     plant = Machine(seed=seed, **machine)  # type: ignore[arg-type]
-    chooser, batches, envs = adapter()
+    chooser, batches, uses = adapter()
     plant.run(chooser, 1200)
-    near(chooser.chosen, plant, batches, envs)
+    near(chooser.chosen, plant, batches, uses)
     settled = len(plant.history)
     plant.run(chooser, 4 * 3600)
-    near(chooser.chosen, plant, batches, envs)
+    near(chooser.chosen, plant, batches, uses)
     assert len(plant.history) - settled <= 2, plant.history
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_never_swings_between_two_settings_that_are_as_good(seed: int) -> None:
     plant = Machine(seed=seed, noise=0.3, overhead_s=2.56e-3 * 0.9 / 0.2, frame_s=1e-5, drift=0.5)
-    chooser, _, _ = adapter(envs=4)
+    chooser, _, _ = adapter()
     plant.run(chooser, 12 * 3600)
     assert len(plant.history) <= 8, plant.history
     assert len([at for at, _ in plant.history if at > 4 * 3600]) <= 2, plant.history
 
 
 def test_it_follows_when_the_machine_changes() -> None:
-    plant = Machine(cores=8.0, envs_per_core=1, noise=0.02)
-    chooser, batches, envs = adapter(envs=8)
+    plant = Machine(cores=9.0, envs_per_core=1, noise=0.02)
+    chooser, batches, uses = adapter()
     plant.run(chooser, 1200)
-    near(chooser.chosen, plant, batches, envs)
+    near(chooser.chosen, plant, batches, uses)
     alone = chooser.chosen
-    plant.busy = 6.0
+    assert alone.row_uses == 1.0, "a core for everybody"
+    plant.busy = 7.0
     plant.run(chooser, 7200)
-    near(chooser.chosen, plant, batches, envs)
-    assert chooser.chosen.envs <= alone.envs
+    near(chooser.chosen, plant, batches, uses)
+    assert chooser.chosen.row_uses > 1.0, "the learner keeps its core"
     plant.busy, plant.overhead_s = 0.0, 3e-2  # an update became expensive: larger batches pay now
     plant.run(chooser, 4 * 3600)
-    near(chooser.chosen, plant, batches, envs)
+    near(chooser.chosen, plant, batches, uses)
     assert chooser.chosen.batch_size > alone.batch_size
 
 
@@ -157,8 +164,8 @@ def test_what_does_not_work_is_left_out_and_said() -> None:
 
 
 def test_batches_wait_for_rows_and_for_the_compiler() -> None:
-    plant = Machine(env_s=0.1, compile_s=60.0)
-    chooser, _, _ = adapter(envs=1)
+    plant = Machine(env_s=0.1, envs=1, compile_s=60.0)
+    chooser, _, _ = adapter()
     tried: list[tuple[float, int]] = []
     for _ in range(3000):
         plant.run(chooser, TICK_S)
@@ -172,12 +179,23 @@ def test_batches_wait_for_rows_and_for_the_compiler() -> None:
 
 def test_changes_say_why_and_what_came_of_them() -> None:
     plant = Machine(overhead_s=1e-3, frame_s=1e-5, noise=0.0, drift=0.0)
-    chooser, _, _ = adapter(envs=1)
+    chooser, _, _ = adapter()
     plant.run(chooser, 600)
     change = next(line for _, line in plant.log if " -> " in line)
     assert change.startswith("batch size: 256 -> 1024, the smallest with 90% of the most frames/s")
     assert "frames/s become " in change
-    assert all(operation != Operation(256, 1) for _, operation in plant.history[1:])
+    assert all(operation.batch_size != 256 for _, operation in plant.history[1:])
+
+
+@pytest.mark.parametrize("least", [0.0, 2.0, 1000.0])
+def test_rows_are_never_used_less_often_than_the_user_wants(least: float) -> None:
+    plant = Machine(cores=64.0)
+    chooser, _, _ = adapter(least=least)
+    for _ in range(1000):
+        plant.run(chooser, TICK_S)
+        assert chooser.operation.row_uses >= least
+    plant.run(chooser, 1200)
+    assert chooser.chosen.row_uses == least
 
 
 @pytest.mark.parametrize(
@@ -199,4 +217,6 @@ def test_ladders() -> None:
     assert batch_sizes(100) == [256]
     assert batch_sizes(2000) == [256, 512, 1024]
     assert batch_sizes(10**9)[-1] == adaptation.LARGEST_BATCH
-    assert (env_counts(1), env_counts(2), env_counts(6)) == ([1], [1, 2], [1, 2, 4, 6])
+    assert use_counts(1.0) == [1, 4, 16, 64, 256]
+    assert (use_counts(3.0), use_counts(0.0)) == ([3, 12, 48, 192, 768], [0, 1, 4, 16, 64, 256])
+    assert use_counts(300.0) == [300]

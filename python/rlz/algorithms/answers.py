@@ -39,7 +39,8 @@ class Replay:
     gamma, n_step : discount per step, and steps whose rewards a row sums. Both are in the rows.
     priority : None: rows are drawn uniformly.
     slack : most updates by which either side may leave the ratio's line; None: a default from the placement.
-    adapts : the run chooses its batch size, and how many environments step (throughput mode).
+    row_uses : where `ratio` is None, times that each row is learned from on average, at least; 0: any.
+    adapts : the run chooses its batch size, and how long samplers wait beyond `row_uses` (throughput mode).
     plans_batch : the plan chooses the batch size that it begins with.
     """
 
@@ -52,6 +53,7 @@ class Replay:
     n_step: int = 1
     priority: Priority | None = None
     slack: float | None = None
+    row_uses: float = 1.0
     adapts: bool = False
     plans_batch: bool = False
 

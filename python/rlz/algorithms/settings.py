@@ -89,9 +89,19 @@ class ReplaySettings(Settings):
         1.0,
         shown="1",
         panel=Panel.LEARNING,
-        help="Updates per env step, held exactly; free lets both sides run as fast as they can.",
+        help="Updates per env step, held exactly; free lets both sides run as fast as they can (--min-replay-ratio).",
         metavar="R|free",
         expects="a number above 0 and at most 1024 (updates per env step), or free",
+    )
+    min_replay_ratio: Number = option(
+        1.0,
+        shown="1",
+        panel=Panel.LEARNING,
+        help="With --replay-ratio free: times that each row is learned from on average, at least (updates x batch size "
+        "/ env steps); samplers wait for it. 0: they never wait.",
+        metavar="TIMES",
+        ge=0,
+        le=1_000_000,
     )
     ratio_slack: Number | None = option(
         None,
@@ -153,6 +163,7 @@ class ReplaySettings(Settings):
             n_step=self.n_step_return,
             priority=priority if self.prioritized else None,
             slack=self.ratio_slack,
+            row_uses=self.min_replay_ratio,
             adapts=self.adapts(),
             plans_batch=self.batch_size == "auto",
         )
@@ -165,7 +176,7 @@ class ReplaySettings(Settings):
         return fraction.numerator, fraction.denominator
 
     def adapts(self) -> bool:
-        """The run chooses its batch size and how many environments step, and goes on choosing (`--batch-size auto`)."""
+        """The run chooses its batch size and how long samplers wait, and goes on choosing (`--batch-size auto`)."""
         return isinstance(self.batch_size, str)
 
     def first_batch_size(self) -> int:
@@ -193,6 +204,11 @@ class ReplaySettings(Settings):
             raise ValueError(
                 f"--ratio-slack {self.ratio_slack:g} is less than --replay-ratio {self.replay_ratio}: one env step "
                 f"alone would leave the slack. Use {self.replay_ratio} or more."
+            )
+        if self.min_replay_ratio != 1.0 and ratio is not None:
+            raise ValueError(
+                f"--min-replay-ratio {self.min_replay_ratio:g} needs --replay-ratio free: a ratio of "
+                f"{self.replay_ratio:g} is held exactly. Leave one of them out."
             )
         if self.adapts() and self.replay_ratio != "free":
             raise ValueError(

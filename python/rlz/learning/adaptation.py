@@ -1,9 +1,10 @@
-"""Throughput mode: which batch size, and how many environments, measured beside each other while the run goes on.
+"""Throughput mode: which batch size, and how many env steps, measured beside each other while the run goes on.
 
-Updates and env steps are both wanted, and fight for the same cores. So the batch size is the smallest at the knee of
-frames/s (Spreeze, arXiv 2312.06126, takes the largest; larger ones than the knee only learn less from each frame), and
-the number of environments that step is the one with the largest product of env steps/s and frames/s: a part that one
-side loses counts as much as the same part that the other gains. Imports neither torch nor numpy.
+What is learned in a second is decided by frames/s, and both sides want the same cores. So the batch size is the
+smallest at the knee of frames/s (Spreeze, arXiv 2312.06126, takes the largest; larger ones than the knee only learn
+less from each frame). Env steps are taken as long as the learner does not feel it: each row is learned from as few
+times as leave frames/s at the knee, and never fewer than the user wants (`--min-replay-ratio`). A run begins with one
+update of the usual batch per env step, and goes down from there. Imports neither torch nor numpy.
 
 It does not oscillate: two settings are compared by turns, so that what others do to the machine meanwhile hits both; a
 change must be worth more than a margin in either direction, which grows when a choice is taken back, and be confirmed
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TypeVar
 
 from rlz.algorithms.settings import REFERENCE_BATCH
 
@@ -23,6 +25,9 @@ KNEE = 0.9
 
 GROWS = 1.03
 """Frames/s of twice the batch, relative to the batch, with which still larger ones are worth a look."""
+
+BINDS = 1.2
+"""Uses of each row beyond those that samplers wait for, relative to them, with which they did not wait."""
 
 HYSTERESIS = 1.05
 """How much better than what is in use another setting must be; so much more each time that a choice was taken back."""
@@ -54,13 +59,20 @@ LARGEST_BATCH = 65_536
 
 @dataclass(frozen=True)
 class Operation:
-    """What the run works with: rows of an update, and environments that step."""
+    """What the run works with: rows of an update, and how often each row is learned from before samplers go on."""
 
     batch_size: int
-    envs: int
+    row_uses: float
+
+    def having(self, name: str, value: float) -> Operation:
+        """Give the operation with another batch_size or row_uses."""
+        return replace(self, batch_size=int(value)) if name == "batch_size" else replace(self, row_uses=value)
 
     def __str__(self) -> str:
-        return f"batch size {self.batch_size} with {self.envs} environment{'s' * (self.envs > 1)}"
+        return f"batch size {self.batch_size} with {self.row_uses:g} uses of each row"
+
+
+_WORDS = {"batch_size": "batch size", "row_uses": "uses of each row"}
 
 
 @dataclass(frozen=True)
@@ -86,9 +98,9 @@ class Pace:
     frames: float
 
     @property
-    def score(self) -> float:
-        """What is made large."""
-        return self.env_steps * self.frames
+    def row_uses(self) -> float:
+        """Times that each row was learned from."""
+        return self.frames / max(self.env_steps, 1e-9)
 
     def __str__(self) -> str:
         return f"{self.env_steps:,.0f} env steps/s and {self.frames:,.0f} frames/s"
@@ -96,15 +108,15 @@ class Pace:
 
 @dataclass(frozen=True)
 class Knee:
-    """A batch size to choose, and why: frames/s of each relative to the one in use, and what was measured."""
+    """A value to choose, and why: frames/s of each relative to the one in use, and what was measured."""
 
-    choice: int
-    frames: Mapping[int, float]
-    paces: Mapping[int, Pace]
+    choice: float
+    frames: Mapping[float, float]
+    paces: Mapping[float, Pace]
 
     def __str__(self) -> str:
         most = max(self.frames.values())
-        return ", ".join(f"{size}: {rate / most:.0%}" for size, rate in sorted(self.frames.items()))
+        return ", ".join(f"{value:g}: {rate / most:.0%}" for value, rate in sorted(self.frames.items()))
 
 
 class Margin:
@@ -112,9 +124,9 @@ class Margin:
 
     def __init__(self, first: float) -> None:
         self.value = first
-        self._given_up: set[int] = set()
+        self._given_up: set[float] = set()
 
-    def note(self, before: int, after: int) -> None:
+    def note(self, before: float, after: float) -> None:
         """Take note of the choice of one look, which may be to stay."""
         self.value = max(self.value, HYSTERESIS)
         if after != before:
@@ -128,20 +140,23 @@ class Refused(Exception):
 
 
 Wait = Generator[None, None, None]
+Value = TypeVar("Value", bound=float)
 
 
 class Adaptation:
-    """Chooses batch size and environments; never touches either: whoever asks reads `operation` after each `look`.
+    """Chooses batch size and uses of each row; never touches either: whoever asks reads `operation` after each `look`.
 
     Parameters
     ----------
     start : what the run begins with.
-    batches, envs : to choose from, ascending.
+    batches, uses : to choose from, ascending.
     """
 
-    def __init__(self, start: Operation, *, batches: Sequence[int], envs: Sequence[int]) -> None:
-        self._batches = sorted({*batches, start.batch_size})
-        self._envs = sorted({*envs, start.envs})
+    def __init__(self, start: Operation, *, batches: Sequence[int], uses: Sequence[float]) -> None:
+        self._values: dict[str, list[float]] = {
+            "batch_size": sorted({*batches, start.batch_size}),
+            "row_uses": sorted({*uses, start.row_uses}),
+        }
         self._base = self.operation = start
         self.wanted: int | None = None
         self._seen = Seen(0.0, 0, 0, 0, settled=False, ready=False)
@@ -173,87 +188,67 @@ class Adaptation:
     # -- the course of a run ---------------------------------------------------------------------------------------
 
     def _live(self) -> Wait:
-        batch, envs = Margin(1.0), Margin(HYSTERESIS)  # the first batch size was chosen by nobody
+        margins = {name: Margin(1.0) for name in self._values}  # what a run begins with was chosen by nobody
         pause, first = PAUSE_S, True
         while True:
-            before = self._base
-            yield from self._fit_batch(batch.value, sure=not first)
-            yield from self._fit_envs(envs.value, sure=not first)
+            for name, margin in margins.items():
+                before = getattr(self._base, name)
+                yield from self._fit(name, margin.value, sure=not first)
+                margin.note(before, getattr(self._base, name))
             first = False
-            batch.note(before.batch_size, self._base.batch_size)
-            envs.note(before.envs, self._base.envs)
             until = self._seen.at + pause
             pause = min(2 * pause, LONGEST_PAUSE_S)
             while self._seen.at < until:
                 yield
 
-    def _fit_batch(self, margin: float, *, sure: bool) -> Wait:
-        """Go to the smallest batch at the knee; `sure`: a second look must say the same."""
-        start = self._base.batch_size
-        knees = yield from self._find_knee(margin)
+    def _fit(self, name: str, margin: float, *, sure: bool) -> Wait:
+        """Go to the smallest value of one dimension at the knee; `sure`: a second look must say the same."""
+        start, what = getattr(self._base, name), _WORDS[name]
+        knees = yield from self._find_knee(name, margin)
         if sure and knees is not None and knees.choice != start:
-            again = yield from self._find_knee(margin)
+            again = yield from self._find_knee(name, margin)
             if again is None or (again.choice > start) != (knees.choice > start) or again.choice == start:
-                self._say(f"batch size stays {start}: a second look does not confirm {knees.choice}")
+                self._say(f"{what} stays {start:g}: a second look does not confirm {knees.choice:g}")
                 return
             knees = again
         if knees is None:
             return
         choice, paces = knees.choice, knees.paces
         if choice == start:
-            self._say(f"batch size stays {start} (part of the most frames/s by batch size {knees}); {paces[start]}")
+            self._say(f"{what} stays {start:g} (part of the most frames/s by {what} {knees}); {paces[start]}")
         else:
             self._say(
-                f"batch size: {start} -> {choice}, the smallest with {KNEE:.0%} of the most frames/s (by batch size "
+                f"{what}: {start:g} -> {choice:g}, the smallest with {KNEE:.0%} of the most frames/s (by {what} "
                 f"{knees}); {paces[start]} become {paces[choice]}"
             )
-        self._base = self.operation = replace(self._base, batch_size=choice)
+        self._base = self.operation = self._base.having(name, choice)
 
-    def _find_knee(self, margin: float) -> Generator[None, None, Knee | None]:
-        """Compare batch sizes, from the one in use up while it pays and down to the knee; None: there is no other."""
-        start = self._base.batch_size
+    def _find_knee(self, name: str, margin: float) -> Generator[None, None, Knee | None]:
+        """Compare values, from the one in use up while it pays and down to the knee; None: there is no other."""
+        start = getattr(self._base, name)
         frames = {start: 1.0}
-        paces: dict[int, Pace] = {}
+        paces: dict[float, Pace] = {}
         for step in (1, -1):
-            size = start
-            while (other := self._neighbour(self._batches, size, step)) is not None:
-                if step < 0 and frames[size] < KNEE * max(frames.values()):
+            value = start
+            while (other := self._neighbour(self._values[name], value, step)) is not None:
+                if step < 0 and frames[value] < KNEE * max(frames.values()):
                     break
-                compared = yield from self._compare(replace(self._base, batch_size=size), batch_size=other)
+                compared = yield from self._compare(self._base.having(name, value), name, other)
                 if compared is None:
                     break
-                paces[size], paces[other] = compared
-                growth = paces[other].frames / max(paces[size].frames, 1e-9)
-                frames[other] = frames[size] * growth
-                size = other
-                if step > 0 and growth < GROWS:
-                    break
+                paces[value], paces[other] = compared
+                growth = paces[other].frames / max(paces[value].frames, 1e-9)
+                frames[other] = frames[value] * growth
+                value = other
+                if step > 0 and growth < GROWS and not (name == "row_uses" and paces[other].row_uses > BINDS * other):
+                    break  # but where samplers need not wait for it, more uses may be worth it
         return Knee(knee(frames, start, margin), frames, paces) if paces else None
-
-    def _fit_envs(self, margin: float, *, sure: bool) -> Wait:
-        """Let as many environments step as make the product of both rates large; `sure` as for the batch size."""
-        for step in (-1, 1):
-            while (envs := self._neighbour(self._envs, self._base.envs, step)) is not None:
-                for _ in range(1 + sure):
-                    compared = yield from self._compare(self._base, envs=envs)
-                    if compared is None or compared[1].score < margin * compared[0].score:
-                        break
-                if compared is None:
-                    break
-                now, then = compared
-                if then.score < margin * now.score:
-                    self._say(f"environments stay {self._base.envs}: {now}, with {envs} {then}")
-                    break
-                self._say(f"environments: {self._base.envs} -> {envs}, because {now} become {then}")
-                self._base = self.operation = replace(self._base, envs=envs)
 
     # -- measuring -------------------------------------------------------------------------------------------------
 
-    def _compare(
-        self, one: Operation, *, batch_size: int | None = None, envs: int | None = None
-    ) -> Generator[None, None, tuple[Pace, Pace] | None]:
+    def _compare(self, one: Operation, name: str, other: float) -> Generator[None, None, tuple[Pace, Pace] | None]:
         """Medians of two settings by turns; None where the other one cannot be used."""
-        two = replace(one, batch_size=batch_size or one.batch_size, envs=envs or one.envs)
+        two = one.having(name, other)
         try:
             for size in (one.batch_size, two.batch_size):
                 yield from self._prepare(size)
@@ -264,9 +259,9 @@ class Adaptation:
                     windows[operation].append((yield from self._window(operation)))
         except Refused as refused:
             self._say(f"{two} cannot be used: {refused}")
-            if batch_size is not None:  # nor will what is further away
-                up = batch_size > one.batch_size
-                self._batches = [size for size in self._batches if (size < batch_size if up else size > batch_size)]
+            if name == "batch_size":  # nor will what is further away
+                up, values = other > one.batch_size, self._values[name]
+                self._values[name] = [size for size in values if (size < other if up else size > other)]
             return None
         finally:
             self.wanted, self.operation = None, self._base
@@ -303,7 +298,7 @@ class Adaptation:
         return Pace((last.env_steps - first.env_steps) / seconds, (last.frames - first.frames) / seconds)
 
     @staticmethod
-    def _neighbour(values: Sequence[int], value: int, step: int) -> int | None:
+    def _neighbour(values: Sequence[float], value: float, step: int) -> float | None:
         index = values.index(value) + step
         return values[index] if 0 <= index < len(values) else None
 
@@ -315,8 +310,8 @@ class Adaptation:
         return lines
 
 
-def knee(frames: Mapping[int, float], now: int | None = None, margin: float = 1.0) -> int:
-    """Smallest batch with at least `KNEE` of the most frames/s.
+def knee(frames: Mapping[Value, float], now: Value | None = None, margin: float = 1.0) -> Value:
+    """Smallest value with at least `KNEE` of the most frames/s.
 
     `now` is kept unless it misses that by `margin`; for a smaller one that has it with so much to spare.
     """
@@ -334,9 +329,12 @@ def batch_sizes(largest: int) -> list[int]:
     return sizes
 
 
-def env_counts(envs: int) -> list[int]:
-    """Powers of two below, and all."""
-    counts = [1]
-    while 2 * counts[-1] < envs:
-        counts.append(2 * counts[-1])
-    return sorted({*counts, envs})
+def use_counts(least: float) -> list[float]:
+    """Uses of each row: the fewest that the user wants, four times as many ... up to one update per env step.
+
+    That is an update of the batch that learning rates are stated for.
+    """
+    counts = [least] if least > 0 else [0.0, 1.0]  # 0: samplers never wait
+    while counts[-1] < REFERENCE_BATCH:
+        counts.append(4 * counts[-1])
+    return counts

@@ -27,7 +27,7 @@ EAGER_LIMIT_S = 180.0
 
 WINDOW_S = 20.0
 
-STATE = ("train/compiled", "train/threads", "train/batch_size", "train/active_envs", "train/trying")
+STATE = ("train/compiled", "train/threads", "train/batch_size", "train/row_uses", "train/trying")
 """What must stand still."""
 
 
@@ -104,13 +104,13 @@ class Verifier:
 
     def _compare(self, window: Window) -> str | None:
         last, config, wanted = window.last, self._config, self._prediction
-        planned = config.replay().batch, config.num_envs
-        now = last.values.get("train/batch_size", planned[0]), last.values.get("train/active_envs", planned[1])
-        if now != planned:
+        planned = config.replay().batch, config.replay().row_uses
+        now = last.values.get("train/batch_size", planned[0]), last.values.get("train/row_uses", planned[1])
+        if now != planned and config.replay().ratio is None:
             # Throughput mode has found a better setting, and has said why.
             return (
-                f"not compared with the plan: its prediction was for batch size {planned[0]:,} and {planned[1]:,} "
-                f"environments, the run works with batch size {now[0]:,.0f} and {now[1]:,.0f} environments by now"
+                f"not compared with the plan: its prediction was for batch size {planned[0]:,} and {planned[1]:g} "
+                f"uses of each row, the run works with batch size {now[0]:,.0f} and {now[1]:g} uses by now"
             )
         rates = (
             ("env steps/s", window.env_steps_per_s, wanted.env_steps_per_s),

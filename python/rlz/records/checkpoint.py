@@ -201,7 +201,7 @@ class Checkpointer:
             "created": time.time(),
             "env_steps": env_steps,
             "updates": updates,
-            "counters": dict(counters),
+            "counters": {**counters, "learning_starts": self._streams.limiter.learning_starts},
             "rng": dict(rng),
             "extra": dict(extra or {}),
             "workers": workers,

@@ -14,7 +14,7 @@ from rlz.records.checkpoint import Checkpoint, checkpoints_newest_first, read_ch
 from rlz.records.policy_files import read_description
 from rlz.records.run_directory import RunDirectory, named_problems, open_run_directory
 from rlz.records.salvage import SALVAGE, with_salvaged_rows
-from rlz.runtime.train import Launch, launch, make_job, make_streams, private_files
+from rlz.runtime.train import Launch, launch, make_job, make_streams, private_files, updates_resume_at
 from rlz.system.descendants import orphans_come_here
 from rlz.system.device import check_device
 from rlz.system.files import remove_temporary, replace_file
@@ -109,7 +109,13 @@ def resume(
             run_dir.count_start()
             history = rewind(run_dir.path, own.env_steps, own.updates, start=run_dir.starts)
             replace_file(run_dir.config, config.to_toml().encode())
-            notes += _announcement(config, checkpoint) + history.notes + _best(own) + changes(before, config)
+            notes += (
+                _announcement(config, checkpoint)
+                + _hold(job, checkpoint)
+                + history.notes
+                + _best(own)
+                + changes(before, config)
+            )
             _go_on_after(history, streams, job)
             # Lines of the same env steps may have been written after the cut.
             wall_s = max(checkpoint.totals.wall_s, history.wall_s)
@@ -263,6 +269,17 @@ def _best(own: Checkpoint) -> list[str]:
         return []
     score = f"return {best['evaluation']['return_mean']:,.2f} at {best['env_steps']:,} env steps"
     return [f"checkpoints/best is from beyond the checkpoint ({score}). It stays until a better one is found"]
+
+
+def _hold(job: "Job", checkpoint: Checkpoint) -> list[str]:
+    """Say so when updates wait for rows."""
+    until = updates_resume_at(job, checkpoint)
+    if until <= max(checkpoint.env_steps, job.graph.rule.starts):
+        return []
+    return [
+        f"updates go on at {until:,} env steps, when the replay buffer has as many rows as learning began with "
+        "(--learning-starts); those that fall out are not made up"
+    ]
 
 
 def _announcement(config: "RunConfig", checkpoint: Checkpoint) -> list[str]:

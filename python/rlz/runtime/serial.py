@@ -214,7 +214,7 @@ class SerialRun:
         if self._job.graph.rule.ratio is None:
             return self._exhaust()
         limiter = self._streams.limiter
-        due = self._job.graph.rule.due(limiter.env_steps)
+        due = self._job.graph.rule.due(limiter.env_steps, limiter.learning_starts)
         while limiter.updates < due:
             before = limiter.updates
             if not self._step(self.sink):

@@ -202,6 +202,7 @@ def make_streams(job: "Job", resume: "Checkpoint | None" = None) -> "Streams":
         updates=0 if resume is None else resume.updates,
         # The learner begins by publishing the checkpoint's actor once more, under the number that it had.
         version=0 if resume is None else max(0, resume.version - 1),
+        starts=None if resume is None else learning_starts_again(job, resume),
     )
     streams = job.streams(origin)
     if resume is not None:
@@ -214,6 +215,36 @@ def make_streams(job: "Job", resume: "Checkpoint | None" = None) -> "Streams":
             streams.close()
             raise
     return streams
+
+
+def updates_resume_at(job: "Job", resume: "Checkpoint") -> int:
+    """Env steps at which updates go on after a resume: when the buffer has the rows with which a fresh run begins.
+
+    That is the checkpoint's own count wherever its rows are restored.
+    """
+    from rlz.algorithms.answers import Replay
+
+    data = job.answers.data
+    if not isinstance(data, Replay):
+        return resume.env_steps
+    open_windows = job.config.num_envs * (data.n_step - 1)  # env steps that may not have given a row yet
+    rows = 0 if resume.replay is None else sum(file.last - file.first + 1 for file in resume.replay.files())
+    return resume.env_steps + max(0, min(data.starts - open_windows, data.capacity) - rows)
+
+
+def learning_starts_again(job: "Job", resume: "Checkpoint") -> int:
+    """Env steps at which the replay ratio's line begins in a resumed run.
+
+    Later than before by as many env steps as updates are held, so that they are not made up afterwards.
+    """
+    rule = job.graph.rule
+    before = int(resume.counters.get("learning_starts", rule.starts))
+    held_until = updates_resume_at(job, resume)
+    if held_until <= max(resume.env_steps, before):
+        return before
+    ratio = rule.ratio
+    done = 0 if ratio is None else resume.updates * ratio[1] // ratio[0]  # env steps that the updates were for
+    return max(before, held_until - done)
 
 
 def launch(start: Launch, streams: "Streams") -> Ended:

@@ -29,7 +29,7 @@ LEARNER_VALUES: Mapping[str, Stat] = {
     "train/actor_staleness": Stat.ACTOR_STALENESS,
     "train/learning_rate": Stat.LEARNING_RATE,
     "train/batch_size": Stat.BATCH_SIZE,
-    "train/active_envs": Stat.ACTIVE_ENVS,
+    "train/row_uses": Stat.ROW_USES,
     "train/trying": Stat.TRYING,
     "train/threads": Stat.THREADS,
     "train/compiled": Stat.COMPILED,

@@ -90,7 +90,7 @@ class Stat(IntEnum):
     """Counter: new priorities that came after their row had left the buffer."""
     BATCH_SIZE = auto()
     """Gauge: rows of an update."""
-    ACTIVE_ENVS = auto()
+    ROW_USES = auto()
     """Gauge: environments that step."""
     TRYING = auto()
     """Gauge: 1 while throughput mode compares another setting, or compiles for it."""

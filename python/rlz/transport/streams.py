@@ -31,12 +31,14 @@ class Origin(NamedTuple):
     run_id : any 63-bit number; a descriptor of another run is refused with it.
     env_steps, updates : counts to go on from (resume).
     version : of the newest parameters that were published before (resume); the next ones get the number after it.
+    starts : env steps at which the replay ratio's line begins; None: as the rule says.
     """
 
     run_id: int
     env_steps: int = 0
     updates: int = 0
     version: int = 0
+    starts: int | None = None
 
 
 class _Kind(NamedTuple):
@@ -119,7 +121,7 @@ class Streams:
             limiter=Limiter.create(
                 lanes=placement.lanes,
                 total_timesteps=rule.total_timesteps,
-                learning_starts=rule.starts,
+                learning_starts=rule.starts if origin.starts is None else origin.starts,
                 ratio=rule.ratio,
                 slack=placement.slack,
                 run_id=origin.run_id,

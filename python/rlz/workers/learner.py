@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlz._native import PrioritizedSampler, ReplaySampler
+from rlz._native import RUNNING, PrioritizedSampler, ReplaySampler
 from rlz.algorithms.answers import Replay
 from rlz.algorithms.base import Batch
 from rlz.algorithms.settings import ReplaySettings
 from rlz.algorithms.source import make_algorithm
 from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, NonFiniteError, WaitTimeoutError, in_one_line
-from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, env_counts
+from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, use_counts
 from rlz.learning.batches import Batches, Decoder
 from rlz.learning.compiled import Layout, layouts
 from rlz.learning.device_choice import fastest_device, find_device
@@ -34,6 +34,7 @@ from rlz.learning.memory import HELPER_BYTES, engine_bytes, largest_batch, out_o
 from rlz.learning.precision import check_resumed, use_precision
 from rlz.learning.publication import Interval, Publication
 from rlz.learning.saving import Background
+from rlz.learning.step_allowance import StepAllowance
 from rlz.learning.trainer import Place, Trainer, learned
 from rlz.learning.two_devices import Exchange
 from rlz.records.checkpoint import Checkpoint, Checkpointer, read_checkpoint
@@ -61,6 +62,9 @@ ADAPT_S = 0.02
 
 OPEN_WINDOWS_S = 1.0
 """Longest wait for the samplers' last rows; one that was killed leaves its own for good."""
+
+HELD_S = 0.05
+"""Seconds from one look to the next while a resumed run waits for rows."""
 
 NONFINITE_FILE = "nonfinite.safetensors"
 
@@ -137,6 +141,8 @@ class Learner:
         self._learning_rate = self._rate_at(streams.limiter.env_steps)
         self._updates = streams.limiter.updates
         self._frames = 0
+        self._held_until = self._first_update_at()
+        self._allowance = self._make_allowance()
         self._adapt_at = 0.0
         self._ready = False
         self._version = 0
@@ -144,6 +150,8 @@ class Learner:
 
     def start(self) -> None:
         """Publish the first version, then begin to compile and to write a fresh run's first checkpoint."""
+        if self._allowance is not None:
+            self._allowance.used(0, self._batch_size)  # before samplers can pass the warm-up
         self._publish()
         if self._precision != "fp32":
             slow = self._precision == "bf16" and self._device.type == "cpu"
@@ -152,8 +160,6 @@ class Learner:
         if self._settings.scale_learning_rate is not None or self._adaptation is not None:
             self._announce_learning_rate()
         self._engine.start()
-        if self._adaptation is not None:
-            self._streams.limiter.set_active_lanes(self._adaptation.chosen.envs)
         for index in range(len(self._metrics)):
             self._stats.set(metric(index), math.nan)
         self._flushed_at = self._saved_at = time.monotonic()
@@ -220,6 +226,13 @@ class Learner:
     def _acquire(self, timeout: float | None) -> int | None:
         """Leave for updates, up to a launch of them; None when there is none yet, 0 when there will be none."""
         limiter, worker, most = self._streams.limiter, self._spec.worker_id, self._config.launch()
+        if self._held_until > 0:
+            if limiter.state == RUNNING and limiter.env_steps < min(self._held_until, limiter.total_timesteps):
+                if timeout != 0.0:
+                    self._wait.begin(Waiting.LIMITER, Stat.WAIT_LIMITER_S)
+                    time.sleep(min(_slice(timeout), HELD_S))
+                return None
+            self._held_until = 0
         try:
             granted = limiter.acquire_updates(most, worker=worker, timeout=0.0)
         except WaitTimeoutError:
@@ -233,6 +246,15 @@ class Learner:
                 return None
         self._wait.end()
         return granted
+
+    def _first_update_at(self) -> int:
+        """Env steps before which a resumed run makes no update: the line of the ratio tells where this one lies on it.
+
+        The slack must not let the learner begin on the few rows of a buffer that was not restored.
+        """
+        ratio = self._data.ratio
+        done = 0 if ratio is None else self._updates * ratio[1] // ratio[0]
+        return 0 if self._spec.resume is None else self._streams.limiter.learning_starts + done
 
     def _next_batch(self, timeout: float | None) -> Batch | None:
         batch = self._batches.next()
@@ -287,6 +309,8 @@ class Learner:
         self._frames += count * self._batch_size
         self._stats.add(Stat.FRAMES, float(count * self._batch_size))
         self._granted -= count
+        if self._allowance is not None:
+            self._allowance.used(count * self._batch_size, self._batch_size)
         self._interval.since += count
         if self._interval.due(time.monotonic()):
             self._publish()
@@ -353,8 +377,8 @@ class Learner:
         operation = adaptation.operation
         if operation.batch_size != self._batch_size:
             self._use_batch_size(operation.batch_size)
-        if operation.envs != self._streams.limiter.active_lanes:
-            self._streams.limiter.set_active_lanes(operation.envs)
+        if self._allowance is not None:
+            self._allowance.uses = operation.row_uses
         if adaptation.chosen.batch_size != self._chosen:
             self._chosen = adaptation.chosen.batch_size
             self._announce_learning_rate()
@@ -399,12 +423,17 @@ class Learner:
         notice(f"learning rate: {rate:.3g}, scaled for batches of {self._batch_size}")
 
     def _make_adaptation(self, saved: Checkpoint | None) -> Adaptation:
-        lanes = self._config.num_envs
-        extra = {} if saved is None else saved.extra
+        uses, extra = use_counts(self._data.row_uses), {} if saved is None else saved.extra
         start = Operation(
-            int(extra.get("batch_size", self._data.batch)), min(lanes, int(extra.get("active_envs", lanes)))
+            int(extra.get("batch_size", self._data.batch)), max(uses[0], float(extra.get("row_uses", uses[-1])))
         )
-        return Adaptation(start, batches=batch_sizes(self._largest_batch()), envs=env_counts(lanes))
+        return Adaptation(start, batches=batch_sizes(self._largest_batch()), uses=uses)
+
+    def _make_allowance(self) -> StepAllowance | None:
+        if self._data.ratio is not None:
+            return None
+        uses = self._data.row_uses if self._adaptation is None else self._adaptation.chosen.row_uses
+        return StepAllowance(self._streams.limiter, uses, envs=self._config.num_envs)
 
     def _largest_batch(self) -> int:
         """Rows of a batch that the memory of the device, and the replay buffer, have room for."""
@@ -462,7 +491,8 @@ class Learner:
             self._stale = 0
         stats.set(Stat.LEARNING_RATE, self._learning_rate)
         stats.set(Stat.BATCH_SIZE, float(self._batch_size))
-        stats.set(Stat.ACTIVE_ENVS, float(self._streams.limiter.active_lanes))
+        if self._allowance is not None:
+            stats.set(Stat.ROW_USES, self._allowance.uses)
         stats.set(Stat.TRYING, float(self._adaptation is not None and self._adaptation.trying))
         stats.set(Stat.THREADS, float(self._engine.threads))
         stats.set(Stat.COMPILED, float(self._engine.executor == "compiled"))
@@ -480,7 +510,7 @@ class Learner:
         extra: dict[str, Any] = {"precision": self._precision}
         if self._adaptation is not None:
             chosen = self._adaptation.chosen
-            extra |= {"batch_size": chosen.batch_size, "active_envs": chosen.envs}
+            extra |= {"batch_size": chosen.batch_size, "row_uses": chosen.row_uses}
         priorities = None
         if isinstance(self._rows, PrioritizedSampler):
             priorities = Priorities.of(self._rows, self._streams.replay.lanes).tensors()

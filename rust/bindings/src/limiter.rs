@@ -70,6 +70,11 @@ impl Limiter {
     }
 
     #[getter]
+    fn learning_starts(&self) -> Result<u64> {
+        Ok(self.limiter.get()?.rule().learning_starts())
+    }
+
+    #[getter]
     fn env_steps(&self) -> Result<u64> {
         Ok(self.limiter.get()?.env_steps()?)
     }
@@ -95,12 +100,12 @@ impl Limiter {
     }
 
     #[getter]
-    fn active_lanes(&self) -> Result<usize> {
-        Ok(self.limiter.get()?.active_lanes()?)
+    fn step_limit(&self) -> Result<u64> {
+        Ok(self.limiter.get()?.step_limit()?)
     }
 
-    fn set_active_lanes(&self, count: usize) -> Result<()> {
-        Ok(self.limiter.get()?.set_active_lanes(count)?)
+    fn set_step_limit(&self, index: u64) -> Result<()> {
+        Ok(self.limiter.get()?.set_step_limit(index)?)
     }
 
     fn lane_steps(&self) -> Result<Vec<u64>> {

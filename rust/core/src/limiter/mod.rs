@@ -52,8 +52,8 @@ impl State {
 /// Words of a pair of cache lines: each part of the data region has its own, because neighbours are fetched together.
 const LINE: usize = 16;
 const STATE: usize = 0;
-/// Lanes that get new step indices: the first so many. Beside the state, for both are read by every claim and hardly written.
-const ACTIVE: usize = 1;
+/// No step index from this one on is granted. Beside the state, for both are read by every claim.
+const LIMIT: usize = 1;
 const UPDATES: usize = LINE;
 const WANTED: usize = 2 * LINE;
 /// Who may ask for updates: a [`Holder`]. Beside what is written with it.
@@ -124,7 +124,7 @@ impl Limiter {
         header.write(&segment)?;
         let limiter = Self::open(segment, rule, lanes, data, env_steps);
         limiter.word(UPDATES).store(updates, Ordering::Relaxed);
-        limiter.word(ACTIVE).store(lanes as u64, Ordering::Relaxed);
+        limiter.word(LIMIT).store(u64::MAX, Ordering::Relaxed);
         limiter.counters().initialise(env_steps);
         Header::publish(&limiter.inner.segment)?;
         Ok(limiter)
@@ -266,27 +266,28 @@ impl Limiter {
         Ok((0..self.lanes()).map(|lane| counters.lane_done(lane)).collect())
     }
 
-    /// Lanes that get new step indices: lane 0 to this number - 1.
-    pub fn active_lanes(&self) -> Result<usize> {
+    /// First step index that is not granted, whatever the rule says; [`u64::MAX`] at first.
+    pub fn step_limit(&self) -> Result<u64> {
         self.inner.segment.check_fork(NAME)?;
-        Ok(usize::try_from(self.active()).unwrap_or(usize::MAX).min(self.lanes()))
+        Ok(self.limit())
     }
 
-    /// Give new step indices to the first `count` lanes only; the others wait as they do for the ratio. An index that is
-    /// open stays with its lane, so none is lost.
-    pub fn set_active_lanes(&self, count: usize) -> Result<()> {
+    /// Grant step indices below `index` only; samplers wait for the others as they do for the ratio, until this is called
+    /// again. An index that is open stays with its lane, so none is lost.
+    pub fn set_step_limit(&self, index: u64) -> Result<()> {
         self.enter()?;
-        if count == 0 || count > self.lanes() {
-            return Err(Error::invalid("active lanes", count, format!("1 to {}", self.lanes())));
-        }
-        // Relaxed: nothing else is told by it, and whoever waits looks again after the wake.
-        self.word(ACTIVE).store(count as u64, Ordering::Relaxed);
-        self.call_all();
+        // Relaxed: nothing else is told by it, and `call_samplers` has the fence.
+        self.word(LIMIT).store(index, Ordering::Relaxed);
+        self.call_samplers();
         Ok(())
     }
 
-    fn active(&self) -> u64 {
-        self.read_words(ACTIVE, 1)[0].load(Ordering::Relaxed)
+    fn limit(&self) -> u64 {
+        self.read_words(LIMIT, 1)[0].load(Ordering::Relaxed)
+    }
+
+    fn may_step(&self, index: u64) -> bool {
+        index < self.limit() && self.inner.rule.may_step(index, self.updates_now())
     }
 
     /// Waits that a slice's end helped on (see [`EventCount::missed_wakeups`], [`Turns::missed_wakeups`]).
@@ -298,8 +299,8 @@ impl Limiter {
     /// Take the next step index for each lane, as many as the rule allows now; waits while that is none.
     ///
     /// `tickets[i]` = index for `lanes[i]`, or -1. The result is how many were granted; 0 when the caller gets no more:
-    /// all indices are out, or the state is not running. A lane with an open index gets that one again, active or not. Only the
-    /// owner of a lane may ask for it.
+    /// all indices are out, or the state is not running. A lane with an open index gets that one again. Only the owner of a
+    /// lane may ask for it.
     ///
     /// Where there are fewer indices than lanes that want one, the lanes that got none for longest come first: among those
     /// asked for here, and among those of all workers that wait.
@@ -331,7 +332,8 @@ impl Limiter {
                 }
             }
             let index = counters.granted();
-            let room = self.inner.rule.steps_allowed(index + ahead, self.updates_now());
+            let below = self.limit().saturating_sub(index + ahead);
+            let room = self.inner.rule.steps_allowed(index + ahead, self.updates_now()).min(below);
             // No lane had an open index at the first look, and only its owner opens one.
             if looked && room == 0 && index < self.inner.rule.total_timesteps() {
                 return Ok(None);
@@ -358,18 +360,16 @@ impl Limiter {
         let due = |position: usize, lane: usize| counters.last(lane) << 16 | position as u64;
         let until = match usize::try_from(room) {
             Ok(room) if room < lanes.len() => {
-                let active = |lane: usize| (lane as u64) < self.active();
-                let list = lanes.iter().enumerate().filter(|(_, lane)| active(**lane));
-                let mut order: Vec<_> = list.map(|(position, lane)| due(position, *lane)).collect();
-                if room < order.len() { *order.select_nth_unstable(room).1 } else { u64::MAX }
+                let mut order: Vec<_> = lanes.iter().enumerate().map(|(position, lane)| due(position, *lane)).collect();
+                *order.select_nth_unstable(room).1
             }
             _ => u64::MAX,
         };
         let (mut granted, mut over) = (0, false);
         for (position, (lane, ticket)) in lanes.iter().zip(tickets.iter_mut()).enumerate() {
             // Updates only grow, so an old value is on the safe side. Read anew for every lane.
-            let chosen = (*lane as u64) < self.active() && (until == u64::MAX || due(position, *lane) < until);
-            let may = |index| chosen && self.inner.rule.may_step(index + ahead, self.updates_now());
+            let chosen = until == u64::MAX || due(position, *lane) < until;
+            let may = |index| chosen && self.may_step(index + ahead);
             let claim = counters.claim(*lane, may);
             *ticket = match claim {
                 Claim::Index(index) => {
@@ -387,11 +387,9 @@ impl Limiter {
 
     /// Place of who waits for some lanes.
     fn place(&self, lanes: &[usize]) -> u64 {
-        let (active, counters) = (self.active(), self.counters());
-        let active = lanes.iter().filter(|lane| (**lane as u64) < active);
-        let (count, last) =
-            active.fold((0, u64::MAX), |(count, last), lane| (count + 1, last.min(counters.last(*lane))));
-        if count == 0 { 0 } else { turns::place(last, count) }
+        let counters = self.counters();
+        let last = lanes.iter().map(|lane| counters.last(*lane)).min().expect("at least one lane");
+        turns::place(last, lanes.len())
     }
 
     /// Call the samplers that may go on now, in order.
@@ -402,7 +400,7 @@ impl Limiter {
             if index >= rule.total_timesteps() {
                 turns.call_all();
             } else {
-                turns.call(|ahead| rule.may_step(index + ahead, self.updates_now()));
+                turns.call(|ahead| self.may_step(index + ahead));
             }
         }
     }

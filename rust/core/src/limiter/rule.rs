@@ -103,10 +103,10 @@ impl Rule {
         self.total
     }
 
-    /// Steps wait for updates; not when free.
+    /// Env steps at which the line begins.
     #[must_use]
-    pub fn holds_ratio(&self) -> bool {
-        self.ratio.is_some()
+    pub fn learning_starts(&self) -> u64 {
+        self.learning_starts
     }
 
     /// Updates of the whole run, None when free.

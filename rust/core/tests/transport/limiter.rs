@@ -100,38 +100,37 @@ fn free_running_ends_with_the_steps() {
 }
 
 #[test]
-fn lanes_that_are_not_active_wait_and_go_on() {
+fn steps_beyond_the_limit_wait_until_it_moves() {
     let limiter = limiter(6, 0, None, 1.0, 3);
-    assert_eq!(limiter.active_lanes().unwrap(), 3);
+    assert_eq!(limiter.step_limit().unwrap(), u64::MAX);
     assert_eq!(steps(&limiter, &[2], POLL).unwrap(), [0]);
-    limiter.set_active_lanes(1).unwrap();
-    assert_eq!(steps(&limiter, &[0, 1, 2], POLL).unwrap(), [1, -1, 0], "an open index is given, active or not");
+    limiter.set_step_limit(2).unwrap();
+    assert_eq!(
+        steps(&limiter, &[0, 1, 2], POLL).unwrap(),
+        [1, -1, 0],
+        "an open index is given again, whatever the limit"
+    );
     limiter.complete_step(2).unwrap();
     assert!(matches!(steps(&limiter, &[1, 2], POLL), Err(Error::Timeout { .. })));
     let other = Limiter::attach(limiter.as_fd()).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| steps(&other, &[1, 2], None));
         std::thread::sleep(Duration::from_millis(20));
-        limiter.set_active_lanes(2).unwrap();
-        assert_eq!(waiting.join().unwrap().unwrap(), [2, -1]);
+        limiter.set_step_limit(3).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), [2, -1], "the lane that has waited longest");
     });
-    assert_eq!(other.active_lanes().unwrap(), 2);
-    for wrong in [0, 4] {
-        assert!(limiter.set_active_lanes(wrong).unwrap_err().to_string().contains("1 to 3"));
-    }
+    assert_eq!(other.step_limit().unwrap(), 3);
 }
 
 #[test]
-fn lanes_that_are_not_active_see_the_end() {
+fn who_waits_at_the_limit_sees_the_end() {
     let limiter = limiter(2, 0, None, 1.0, 2);
-    limiter.set_active_lanes(1).unwrap();
+    limiter.set_step_limit(1).unwrap();
+    assert_eq!(steps(&limiter, &[0], None).unwrap(), [0]);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| steps(&limiter, &[1], None));
-        for step in 0..2 {
-            assert_eq!(steps(&limiter, &[0], None).unwrap(), [step]);
-            limiter.complete_step(0).unwrap();
-        }
-        assert_eq!(steps(&limiter, &[0], None).unwrap(), [-1]);
+        std::thread::sleep(Duration::from_millis(20));
+        limiter.stop().unwrap();
         assert_eq!(waiting.join().unwrap().unwrap(), [-1]);
     });
     assert_eq!(limiter.missed_wakeups().unwrap(), 0);
