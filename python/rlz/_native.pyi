@@ -14,14 +14,18 @@ negative number.
 
 `create` raises `rlz.errors.SharedMemoryError` when the memory cannot be had, ValueError for sizes that cannot be used.
 `worker` is an id from 1 to 1022 (ValueError), `run_id` any number that tells streams of one run from those of another.
+
+Arguments that do not fit raise TypeError (another kind or dtype), ValueError (shape, order, value) or KeyError (names
+of fields), which name the argument or field, what was expected and what was given. An array that another thread is
+filling, or that is to be filled while another reads it, is refused in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, final, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
     "CLOSED",
@@ -58,8 +62,19 @@ FLAG_TERMINATED: Final[int]
 FLAG_TRUNCATED: Final[int]
 FLAG_FIRST: Final[int]
 
-_Field = tuple[str, str, tuple[int, ...]]
-"""(name, dtype, shape); dtype is one of f16 f32 f64 bf16 u8 i8 u16 i16 u32 i32 u64 i64 bool."""
+_Shape = int | Sequence[int]
+_Field = tuple[str, DTypeLike] | tuple[str, DTypeLike, _Shape]
+_Fields = Sequence[_Field] | Mapping[str, DTypeLike | tuple[DTypeLike, _Shape]] | np.dtype[np.void]
+"""(name, dtype, shape) of each field, or (name, dtype) of a scalar; also {name: (dtype, shape)}, or a structured dtype.
+
+dtype is one of f16 f32 f64 bf16 u8 i8 u16 i16 u32 i32 u64 i64 bool, or what numpy takes for one of these: "float32",
+"<f4", np.float32, np.dtype("float32"), float. Little endian.
+"""
+
+_Placed = tuple[str, str, tuple[int, ...], int]
+
+_Seed = int | Sequence[int] | np.random.SeedSequence | None
+"""A number, a SeedSequence, or four 64-bit words; None: of the system's randomness."""
 
 _Path = str | PathLike[str]
 
@@ -68,7 +83,7 @@ class Replay:
     """Replay buffer: one lane per environment, oldest rows overwritten."""
 
     @staticmethod
-    def create(fields: Sequence[_Field], *, buffer_size: int, lanes: int, run_id: int) -> Replay:
+    def create(fields: _Fields, *, buffer_size: int, lanes: int = 1, run_id: int = 0) -> Replay:
         """Make a buffer that keeps the newest `buffer_size` rows of all lanes together."""
     @staticmethod
     def attach(fd: int) -> Replay:
@@ -92,8 +107,11 @@ class Replay:
     def nbytes(self) -> int:
         """Bytes of shared memory."""
     @property
-    def fields(self) -> list[tuple[str, str, tuple[int, ...], int]]:
+    def fields(self) -> list[_Placed]:
         """(name, dtype, shape, byte offset in the row)."""
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """Structured dtype of a packed row: `rows.view(replay.dtype)["obs"]`."""
     def committed(self) -> list[int]:
         """Rows ever committed, per lane."""
     def owners(self) -> list[int]:
@@ -104,10 +122,10 @@ class Replay:
         `n_step` above 1 folds the fields `reward` and `discount` (f32 or f64 scalars of one step) over up to n steps of
         an episode: reward = r_0 + d_0 r_1 + ..., discount = d_0 ... d_(k-1), `next_obs` that of the last step.
         """
-    def sampler(self, *, seed: Sequence[int]) -> ReplaySampler:
-        """`seed`: four 64-bit words, for instance `SeedSequence.generate_state(4, np.uint64)`."""
+    def sampler(self, *, seed: _Seed = None) -> ReplaySampler:
+        """A reader that draws; any number of them may draw, in any process."""
     def prioritized_sampler(
-        self, *, seed: Sequence[int], alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6
+        self, *, seed: _Seed = None, alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6
     ) -> PrioritizedSampler:
         """Proportional prioritised replay (arXiv 1511.05952): draws with probability ~ (|TD error| + epsilon)^alpha."""
     def tail(self) -> ReplayTail:
@@ -146,22 +164,37 @@ class Replay:
 class ReplayWriter:
     """Writing end of some lanes, used by one thread at a time."""
 
-    def append(self, lane: int, row: Sequence[Any], *, version: int, flags: int = 0) -> None:
-        """Append one row; `row` holds one value per field, in field order (arrays of the exact dtype, or scalars).
+    def append(
+        self,
+        lane: int,
+        row: Sequence[Any] | dict[str, Any] | None = None,
+        *,
+        version: int = 0,
+        flags: int = 0,
+        **fields: Any,
+    ) -> None:
+        """Append one row: `append(lane, obs=obs, reward=1.0)`, or a dict, or one value per field in field order.
 
+        Values are arrays of the exact dtype, or scalars. Fields that are called as an argument is are given in a dict.
         `version`: of the parameters that chose the action; the row keeps it modulo 2^32. `flags`: FLAG_TERMINATED,
         FLAG_TRUNCATED.
         Raises TypeError/ValueError naming field, expected and got; LeaseLostError when the lane was reaped.
         """
-    def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int, flags: int = 0) -> None:
+    def append_packed(self, lane: int, row: NDArray[np.uint8], *, version: int = 0, flags: int = 0) -> None:
         """Append one row [stride] that is packed already; otherwise as `append`."""
     def append_batch(
-        self, lanes: Sequence[int], columns: Sequence[NDArray[Any]], *, version: int, flags: Sequence[int] | None = None
+        self,
+        lanes: Sequence[int],
+        columns: Sequence[NDArray[Any]] | dict[str, NDArray[Any]] | None = None,
+        *,
+        version: int = 0,
+        flags: Sequence[int] | None = None,
+        **fields: NDArray[Any],
     ) -> None:
         """Append one row to each of `lanes`, in order: for a vector of environments in one call.
 
-        `columns` holds one array [len(lanes), *shape] of the exact dtype per field, in field order; `flags` one number
-        per row.
+        One array [len(lanes), *shape] of the exact dtype per field: by name, in a dict, or in field order. `flags` is
+        one number per row.
         Raises as `append`; nothing is appended unless all columns fit.
         """
     @property
@@ -182,6 +215,16 @@ class ReplayWriter:
 class ReplaySampler:
     """Draws rows uniformly, from a random stream of its own."""
 
+    @overload
+    def sample(
+        self,
+        rows: int,
+        *,
+        meta: NDArray[np.uint64] | None = None,
+        ids: NDArray[np.uint64] | None = None,
+        threads: int = 1,
+    ) -> dict[str, NDArray[Any]]: ...
+    @overload
     def sample(
         self,
         rows: NDArray[np.uint8],
@@ -190,8 +233,10 @@ class ReplaySampler:
         ids: NDArray[np.uint64] | None = None,
         threads: int = 1,
     ) -> None:
-        """Draw len(rows) rows uniformly over the newest `buffer_size` rows of all lanes into `rows` [batch, stride].
+        """Draw rows uniformly over the newest `buffer_size` rows of all lanes.
 
+        `sample(batch)` gives new arrays [batch, *shape] by field name: views of one array of packed rows, so not
+        contiguous. With an array it draws len(rows) packed rows into `rows` [batch, stride], without an allocation.
         `meta` [batch]: (version mod 2^32) << 32 | env slot << 16 | flags. `ids` [batch, 3]: lane, slot, ticket.
         Raises TransportError when the buffer is empty.
         """
@@ -215,6 +260,17 @@ class ReplaySampler:
 class PrioritizedSampler:
     """Draws rows in proportion to their priorities, which live in this object alone."""
 
+    @overload
+    def sample(
+        self,
+        rows: int,
+        *,
+        ids: NDArray[np.uint64] | None = None,
+        weights: NDArray[np.float32] | None = None,
+        meta: NDArray[np.uint64] | None = None,
+        threads: int = 1,
+    ) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint64], NDArray[np.float32]]: ...
+    @overload
     def sample(
         self,
         rows: NDArray[np.uint8],
@@ -224,9 +280,10 @@ class PrioritizedSampler:
         meta: NDArray[np.uint64] | None = None,
         threads: int = 1,
     ) -> None:
-        """Draw len(rows) rows; `weights` [batch] gets importance weights, the largest of the batch being 1.
+        """Draw rows; `weights` [batch] gets importance weights, the largest of the batch being 1.
 
-        Keep `ids` [batch, 3] (lane, slot, ticket) for `update_priorities`. Otherwise as `ReplaySampler.sample`.
+        `sample(batch)` gives (fields by name, ids, weights), new arrays where none are given. Keep `ids` [batch, 3]
+        (lane, slot, ticket) for `update_priorities`. Otherwise as `ReplaySampler.sample`.
         """
     def update_priorities(self, ids: NDArray[np.uint64], errors: NDArray[np.float32]) -> int:
         """Set priorities from TD errors [batch] (the sign does not matter); returns how many rows were gone already."""
@@ -298,10 +355,10 @@ class TrajectoryQueue:
 
     @staticmethod
     def create(
-        fields: Sequence[_Field],
+        fields: _Fields,
         *,
         slots: int,
-        run_id: int,
+        run_id: int = 0,
         when_full: str = "block",
         redelivery: str = "at_least_once",
         max_deliveries: int = 3,
@@ -335,16 +392,27 @@ class TrajectoryQueue:
     def nbytes(self) -> int:
         """Bytes of shared memory."""
     @property
-    def fields(self) -> list[tuple[str, str, tuple[int, ...], int]]:
+    def fields(self) -> list[_Placed]:
         """(name, dtype, shape, byte offset in the segment)."""
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """Structured dtype of a packed segment."""
     def producer(self, *, worker: int) -> QueueProducer:
-        """A writing end; one per worker id, used by one thread."""
+        """A writing end, used by one thread.
+
+        One per worker id: TransportError while the id has another producer (or slots of one), or a consumer in another
+        process. Reaping would take the slots of both.
+        """
     def consumer(self, *, worker: int) -> QueueConsumer:
-        """A reading end; one per worker id, used by one thread."""
+        """A reading end, used by one thread. One per worker id, as `producer`."""
     def reap(self, worker: int) -> tuple[int, int, int]:
         """Take back what a worker, proven dead, held: slots (freed, to be delivered again, dropped)."""
     def finish(self) -> None:
-        """No more segments: producers get ClosedError from now on, consumers once the queue is empty."""
+        """No more segments: who asks for a slot gets ClosedError from now on, consumers when nothing can come any more.
+
+        A segment that is being written is still committed and delivered, and one whose consumer dies is delivered
+        again: consumers wait for it (not those that hold a segment themselves: they would wait for each other).
+        """
     @property
     def finished(self) -> bool:
         """Whether `finish` was called, by any process."""
@@ -354,13 +422,13 @@ class TrajectoryQueue:
         """Counts since the creation.
 
         committed, consumed, dropped_new, dropped_oldest, redelivered, dropped_deliveries, dropped_at_most_once,
-        reclaimed, copied, missed_wakeups.
+        reclaimed, copied (arrays outlived their segment), missed_wakeups.
         """
     @property
     def oldest_age(self) -> float | None:
         """Seconds since the commit of the oldest segment that waits, None when there is none."""
     def close(self) -> None:
-        """Let go of the memory in this process. Arrays of segments stay valid."""
+        """Let go of the memory in this process. Arrays of segments stay valid, in forked children, too."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
 
@@ -368,16 +436,17 @@ class TrajectoryQueue:
 class QueueProducer:
     """Writing end of a queue."""
 
-    def acquire(self, *, timeout: float | None) -> WriteSegment | None:
+    def acquire(self, *, timeout: float | None = None) -> WriteSegment | None:
         """Take a slot to fill; its content is whatever was there before. None: full, and new segments are dropped.
 
-        ClosedError when the queue is finished.
+        ClosedError when the queue is finished, LeaseLostError when this end was reaped.
         """
-    def put(self, *, timeout: float | None, note: int = 0, **fields: Any) -> int | None:
+    def put(
+        self, segment: dict[str, Any] | None = None, /, *, timeout: float | None = None, note: int = 0, **fields: Any
+    ) -> int | None:
         """Copy a segment in (one array or number per field) and commit it; its ticket, or None when it was dropped.
 
-        Names with dots are given as `put(**{"obs.image": image}, timeout=None)`. Fields that are called `timeout` or
-        `note` are written through `acquire`.
+        Fields are given by name or in a dict: `put({"obs.image": image})`, also for those called `timeout` or `note`.
         KeyError for wrong names, TypeError for a wrong dtype or an array that is not C-contiguous, ValueError for a
         wrong shape or a number that does not fit; ClosedError when the queue is finished. Nothing is committed then.
         """
@@ -390,21 +459,29 @@ class QueueProducer:
 class QueueConsumer:
     """Reading end of a queue."""
 
-    def pop(self, *, timeout: float | None) -> ReadSegment:
-        """Take the oldest segment. ClosedError when the queue is finished and empty."""
+    def pop(self, *, timeout: float | None = None) -> ReadSegment:
+        """Take the oldest segment. ClosedError when the queue is finished and nothing can come any more."""
     def pop_batch(
         self,
         into: dict[str, NDArray[Any]],
         *,
-        timeout: float | None,
+        timeout: float | None = None,
         tickets: NDArray[np.uint64] | None = None,
         notes: NDArray[np.uint64] | None = None,
     ) -> int:
         """Copy the next segments into `into`, an array [batch, *shape] for every field that is wanted; how many.
 
         Waits until the batch is full, but returns fewer when time is over, or the queue finished, after the first.
-        `tickets`, `notes` [batch] get those of the segments. The arrays may be pinned memory.
+        `tickets`, `notes` [batch] get those of the segments. The arrays may be pinned memory. What a call took that a
+        signal's exception ended comes with the next `pop` or `pop_batch`.
+        Segments count as consumed when they were copied: `at_least_once` does not cover what is done with them then.
         KeyError for an unknown field, ValueError for an array that does not fit; ClosedError as in `pop`.
+        """
+    def fileno(self) -> int:
+        """A descriptor that is readable while there may be something to pop, for `select` and asyncio.
+
+        Pop with `timeout=0` then; it is readable until a pop has raised WaitTimeoutError, and at the end of the queue.
+        The first call starts a thread that waits. The descriptor belongs to the consumer.
         """
     def close(self) -> None:
         """Let go of the queue. Segments that were popped stay valid."""
@@ -415,21 +492,29 @@ class QueueConsumer:
 class WriteSegment:
     """A slot being filled. Leaving its `with` block commits it, an exception aborts it.
 
-    An array that outlives the block is legal: the content is then copied to another slot (a warning once, a counter),
-    and the slot stays taken until the array is gone.
+    An array that outlives the block is legal: its memory becomes private, at the cost of a copy (counted as `copied`).
     """
 
     def __getitem__(self, name: str, /) -> NDArray[Any]:
         """A field as a writable array; bf16 as the uint16 of its bits. KeyError when there is none of that name."""
+    def __setitem__(self, name: str, value: Any, /) -> None:
+        """Write a field, as numpy assigns: a number, or an array of the same kind of dtype that can be broadcast."""
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __contains__(self, name: object, /) -> bool: ...
     def keys(self) -> list[str]:
         """Names of the fields."""
+    def values(self) -> list[NDArray[Any]]:
+        """The fields as arrays."""
+    def items(self) -> list[tuple[str, NDArray[Any]]]:
+        """Names and arrays."""
     @property
     def note(self) -> int:
-        """Write only: a 64-bit word of the producer's own, for instance a parameter version."""
+        """A 64-bit word of the producer's own, for instance a parameter version; settable, 0 at first."""
     @note.setter
     def note(self, value: int) -> None: ...
-    def commit(self) -> int | None:
-        """Hand it to the consumers; its ticket, or None when a copy was needed and was dropped."""
+    def commit(self) -> int:
+        """Hand it to the consumers; its ticket. Never waits."""
     def abort(self) -> None:
         """Give the slot back unused."""
     def __enter__(self) -> Self: ...
@@ -437,12 +522,22 @@ class WriteSegment:
 
 @final
 class ReadSegment:
-    """A segment being read. Leaving its `with` block gives the slot back, as soon as no array looks at it any more."""
+    """A segment being read. Leaving its `with` block gives the slot back.
+
+    An array that outlives the block is legal: its memory becomes private, at the cost of a copy (counted as `copied`).
+    """
 
     def __getitem__(self, name: str, /) -> NDArray[Any]:
         """A field as a read-only array; bf16 as the uint16 of its bits. KeyError when there is none of that name."""
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __contains__(self, name: object, /) -> bool: ...
     def keys(self) -> list[str]:
         """Names of the fields."""
+    def values(self) -> list[NDArray[Any]]:
+        """The fields as arrays."""
+    def items(self) -> list[tuple[str, NDArray[Any]]]:
+        """Names and arrays."""
     @property
     def ticket(self) -> int:
         """Number of its commit, from 1; those of one producer ascend."""
@@ -456,7 +551,7 @@ class ReadSegment:
     def age(self) -> float:
         """Seconds since its commit."""
     def release(self) -> None:
-        """Give the slot back, as soon as no array looks at it any more."""
+        """Give the slot back."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
 
@@ -481,7 +576,7 @@ class Limiter:
         learning_starts: int,
         ratio: tuple[int, int] | None,
         slack: float,
-        run_id: int,
+        run_id: int = 0,
         env_steps: int = 0,
         updates: int = 0,
     ) -> Limiter:
@@ -530,7 +625,7 @@ class Limiter:
     def lane_steps(self) -> list[int]:
         """Completed env steps of each lane since the creation."""
     def acquire_steps(
-        self, lanes: Sequence[int], tickets: NDArray[np.int64], *, worker: int, timeout: float | None
+        self, lanes: Sequence[int], tickets: NDArray[np.int64], *, worker: int, timeout: float | None = None
     ) -> int:
         """Take the next step index for each given lane, as many as the ratio allows now; waits while none can be had.
 
@@ -541,7 +636,7 @@ class Limiter:
         """
     def complete_step(self, lane: int) -> None:
         """The lane's transition is in the replay buffer: count the env step."""
-    def acquire_updates(self, most: int, *, worker: int, timeout: float | None) -> int:
+    def acquire_updates(self, most: int, *, worker: int, timeout: float | None = None) -> int:
         """Leave for 1..most updates; waits while the ratio allows none. 0: no more updates (finished or stopping).
 
         One learner at a time: TransportError while another handle or worker has its place (until closed or reaped).
@@ -568,7 +663,7 @@ class ParameterStore:
     """Newest-wins network parameters: one publisher, many subscribers."""
 
     @staticmethod
-    def create(manifest: Sequence[_Parameter], *, leases: int, run_id: int, version: int = 0) -> ParameterStore:
+    def create(manifest: _Fields, *, leases: int = 1, run_id: int = 0, version: int = 0) -> ParameterStore:
         """Make a store for tensors (name, dtype, shape).
 
         `leases`: subscribers that cannot starve; each costs the memory of one version. `version`: of an earlier store
@@ -589,6 +684,9 @@ class ParameterStore:
     @property
     def readonly_payload_fd(self) -> int:
         """Descriptor of the tensors for a subscriber in another process: it can only be read."""
+    @property
+    def writable(self) -> bool:
+        """Whether a publisher can be made here."""
     @property
     def manifest(self) -> list[_Parameter]:
         """As given to `create`."""
@@ -616,7 +714,7 @@ class ParameterStore:
 class Publisher:
     """Writing end of a parameter store."""
 
-    def publish(self, parameters: NDArray[np.uint8], *, env_steps: int, updates: int) -> int:
+    def publish(self, parameters: NDArray[np.uint8], *, env_steps: int = 0, updates: int = 0) -> int:
         """Publish `nbytes` bytes, the tensors of the manifest back to back; returns the version. Never waits.
 
         `env_steps`, `updates`: completed so far, for subscribers. NonFiniteError when a float is not finite (nothing is
@@ -638,9 +736,9 @@ class Subscriber:
 
         Never waits for the publisher. TransportError before the first publication.
         """
-    def wait_newer(self, version: int, *, timeout: float | None) -> int:
+    def wait_newer(self, version: int, *, timeout: float | None = None) -> int:
         """Wait for a version above `version`; returns the newest."""
-    def wait_env_steps(self, env_steps: int, *, timeout: float | None) -> int:
+    def wait_env_steps(self, env_steps: int, *, timeout: float | None = None) -> int:
         """Wait for a version published at or after `env_steps`; returns that version number."""
     def close(self) -> None:
         """Give the lease cell back (also done when the object goes)."""
@@ -652,7 +750,9 @@ class StatsBoard:
     """Fixed numbers per worker slot, and a ring of recent events per slot; read without a message (float64)."""
 
     @staticmethod
-    def create(*, slots: int, names: Sequence[str], event_width: int, event_capacity: int, run_id: int) -> StatsBoard:
+    def create(
+        *, slots: int, names: Sequence[str], event_width: int = 1, event_capacity: int = 1, run_id: int = 0
+    ) -> StatsBoard:
         """Make a board of zeros: `slots` rows of `names`, and the newest `event_capacity` events of each row."""
     @staticmethod
     def attach(fd: int) -> StatsBoard:
@@ -697,7 +797,7 @@ class Policy:
         activation: str,
         layer_norm: bool,
         head: str,
-        seed: Sequence[int],
+        seed: int | Sequence[int] | np.random.SeedSequence,
         exploration_noise: float = 0.0,
     ) -> Policy:
         """`activation`: relu, tanh, silu, elu.

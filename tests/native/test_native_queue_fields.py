@@ -149,7 +149,10 @@ def test_errors_of_put_name_field_expected_and_given(given: Any, error: type[Exc
     with pytest.raises(error, match=text):
         queue.producer(worker=1).put(timeout=0, **given)
     assert queue.occupancy() == {"free": 1, "writing": 0, "full": 0, "reading": 0}
-    with queue.producer(worker=1).acquire(timeout=0) as slot, pytest.raises(KeyError, match="has the fields obs"):  # type: ignore[union-attr]
+    with (
+        queue.producer(worker=1).acquire(timeout=0) as slot,
+        pytest.raises(KeyError, match="expected one of the fields obs"),
+    ):  # type: ignore[union-attr]
         slot["pose"]
 
 
@@ -157,7 +160,7 @@ def test_errors_of_put_name_field_expected_and_given(given: Any, error: type[Exc
     ("fields", "text"),
     [
         ([], "at least one field"),
-        ([("x", "float32", ())], "float32.*f16 bf16 f32"),
+        ([("x", "float33", ())], "float33.*f16 bf16 f32"),
         ([("x", "f32", ()), ("x", "u8", ())], "twice"),
         ([("", "f32", ())], "field name"),
         ([("x", "f32", (3, 0))], "none of them 0"),
@@ -193,8 +196,7 @@ def test_arrays_of_both_ends_outlive_segment_end_and_queue() -> None:
     consumer = queue.consumer(worker=2)
     with consumer.pop(timeout=0) as segment:
         tail, flags = segment["x"][2:], segment["flag"].view(np.uint8)
-    with pytest.raises(WaitTimeoutError):
-        producer.acquire(timeout=0)  # the slot is still looked at
+    assert queue.occupancy()["free"] == 1  # the arrays have memory of their own
     del segment
     for end in (consumer, producer, queue):
         end.close()

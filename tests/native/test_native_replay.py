@@ -165,7 +165,7 @@ OBS, IMAGE = np.zeros(3, np.float32), np.zeros((2, 2), np.uint8)
         ((OBS, IMAGE, 0.0, 2**31, True), ValueError, r'"count".*does not fit into int32'),
         ((OBS, IMAGE, 0.0, 0, 1), TypeError, r'"on".*bool.*got a int'),
         ((OBS, IMAGE, 0.0, 0), ValueError, "given 4 values, expected 5, one per field: obs, image, reward, count, on"),
-        ({"obs": OBS}, TypeError, "expected a tuple or list of .obs, image.*got a dict"),
+        ({"obs": OBS}, KeyError, "given obs, expected the fields obs, image"),
     ],
 )
 def test_wrong_rows_are_named(values: Any, error: type[Exception], message: str) -> None:
@@ -243,7 +243,7 @@ def test_sampling() -> None:
     np.testing.assert_array_equal(rows, again)
     assert sampler.redraws == 0
     for bad, message in [
-        (np.zeros((4, 3), np.uint8), rf"given shape \(4, 3\), expected \(n, {replay.stride}\)"),
+        (np.zeros((4, 3), np.uint8), rf"shape \(n, {replay.stride}\), got a uint8 array of shape \(4, 3\)"),
         (np.zeros((4, replay.stride + 64), np.uint8)[:, :-64], "C-contiguous"),
         (np.zeros(4 * replay.stride + 1, np.uint8)[1:].reshape(4, -1), "multiple of 8"),
     ]:

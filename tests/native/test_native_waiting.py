@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,21 +94,6 @@ def queue_put() -> Wait:
     return lambda timeout: producer.put(x=np.zeros(4, np.float32), timeout=timeout)
 
 
-def queue_commit() -> Wait:
-    """A segment whose array is still alive is copied to another slot: with one slot in all, it waits."""
-    producer = queue().producer(worker=2)
-
-    def call(timeout: float | None) -> None:
-        segment = producer.acquire(timeout=timeout)
-        assert segment is not None
-        kept = segment["x"]
-        with warnings.catch_warnings(action="ignore"):
-            segment.commit()
-        del kept
-
-    return call
-
-
 def queue_pop() -> Wait:
     consumer = queue().consumer(worker=2)
     return lambda timeout: consumer.pop(timeout=timeout)
@@ -127,7 +111,6 @@ WAITS = [
     wait_env_steps,
     queue_acquire,
     queue_put,
-    queue_commit,
     queue_pop,
     queue_pop_batch,
 ]
@@ -137,9 +120,9 @@ every_wait = pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name
 
 
 def test_every_call_that_may_wait_is_here() -> None:
-    """Against the stub: who takes a timeout may wait (and a commit, by that of its `acquire`)."""
+    """Against the stub: who takes a timeout may wait."""
     stub = Path(native.__file__).with_name("_native.pyi").read_text()
-    assert stub.count("timeout: float | None") == len(WAITS) - 1
+    assert stub.count("timeout: float | None") == len(WAITS)
 
 
 @every_wait

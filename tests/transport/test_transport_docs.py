@@ -67,7 +67,10 @@ def test_the_code_of_the_document_runs(tmp_path: Path, monkeypatch: pytest.Monke
     rows, ids = np.empty((256, replay.stride), np.uint8), np.empty((256, 3), np.uint64)
     replay.sampler(seed=[1, 2, 3, 4]).sample(rows, ids=ids)
     assert set(ids[:, 2]) == {1}
-    names: dict[str, Any] = {"np": np, "Replay": transport.Replay, "replay": replay}
+    names: dict[str, Any] = {"np": np, "Replay": transport.Replay, "obs": np.ones(17, np.float32), "reward": 1.0}
+    exec(textwrap.dedent(DOCS.split("## Replay buffer")[1].split("\n- ")[0]), names)
+    assert names["batch"]["obs"].shape == (256, 17)
+    names = {"np": np, "Replay": transport.Replay, "replay": replay}
     names["fields"] = [("obs", "f32", (17,)), ("reward", "f32", ())]
     exec(textwrap.dedent(DOCS.split("## Saved buffers")[1].split("A run keeps")[0]), names)
     assert names["again"].committed() == [1, 0, 0, 0]

@@ -33,7 +33,10 @@ from rlz._native import (  # noqa: E402
     WriteSegment,
 )
 from rlz.transport.attaching import attach, serve  # noqa: E402
+from rlz.transport.spawning import register  # noqa: E402
 from rlz.transport.streams import Streams  # noqa: E402
+
+register()
 
 __all__ = [
     "FLAG_FIRST",

@@ -10,6 +10,7 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use rlz_core::schema::{Dtype, Field};
 
+use crate::borrow;
 use crate::failure::{Failure, Result};
 
 /// An ndarray that is C-contiguous, aligned and of native byte order, seen while the GIL is held.
@@ -24,7 +25,8 @@ pub(crate) struct ArrayView<'a> {
 }
 
 impl<'a> ArrayView<'a> {
-    /// None when `object` is no ndarray, or one of another dtype or order than described above.
+    /// None when `object` is no ndarray, or one of another dtype or order than described above, or one that another thread
+    /// is filling without the GIL.
     pub(crate) fn new(object: &'a Bound<'_, PyAny>) -> Option<Self> {
         let array = object.cast::<PyUntypedArray>().ok()?;
         let raw = array.as_array_ptr();
@@ -40,6 +42,9 @@ impl<'a> ArrayView<'a> {
             return None;
         }
         let dtype = dtype_of(kind)?;
+        if !borrow::free(object, dtype, false) {
+            return None;
+        }
         let shape = array.shape();
         let bytes = shape.iter().product::<usize>() * dtype.size();
         Some(Self { data: data.cast(), bytes, writable, dtype, shape, attached: PhantomData })
@@ -67,7 +72,7 @@ impl<'a> ArrayView<'a> {
             return &[];
         }
         // SAFETY: a C-contiguous array of this dtype has `bytes` initialised bytes at `data`. The GIL is held while the
-        // view lives, so no Python code changes them; `bytes_mut` needs the view exclusively.
+        // view lives, and no call of ours fills them without it (`borrow::free`); `elements_mut` needs the view exclusively.
         unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
     }
 
@@ -220,6 +225,24 @@ pub(crate) fn numpy_name(dtype: Dtype) -> &'static str {
     }
 }
 
+/// Numpy's code of a dtype.
+pub(crate) fn numpy_kind(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F16 => "f2",
+        Dtype::Bf16 | Dtype::U16 => "u2",
+        Dtype::F32 => "f4",
+        Dtype::F64 => "f8",
+        Dtype::U8 => "u1",
+        Dtype::I8 => "i1",
+        Dtype::I16 => "i2",
+        Dtype::U32 => "u4",
+        Dtype::I32 => "i4",
+        Dtype::U64 => "u8",
+        Dtype::I64 => "i8",
+        Dtype::Bool => "?",
+    }
+}
+
 /// A value from Python, described for a message.
 pub(crate) fn describe(object: &Bound<'_, PyAny>) -> String {
     let kind = || object.get_type().name().map_or_else(|_| "an object".to_owned(), |name| format!("a {name}"));
@@ -230,6 +253,11 @@ pub(crate) fn describe(object: &Bound<'_, PyAny>) -> String {
             order = ", not C-contiguous".to_owned();
         } else if !array.is_aligned() {
             order = ", not aligned".to_owned();
+        }
+        // SAFETY: as in `ArrayView::new`.
+        let kind = dtype_of(unsafe { (*(*array.as_array_ptr()).fields.descr).fields.type_num });
+        if kind.is_some_and(|dtype| borrow::is_being_filled(object, dtype)) {
+            order.push_str(", which another thread is filling");
         }
         Ok(format!("a {} array of shape {}{order}", object.getattr("dtype")?.str()?, object.getattr("shape")?.str()?))
     };
@@ -261,6 +289,9 @@ pub(crate) fn output<'a, T: Element>(
     }
     if !view.writable {
         return Err(Failure::value(format!("{name}: expected {}, got a read-only one", expected())));
+    }
+    if !borrow::free(object, T::DTYPE, true) {
+        return Err(Failure::value(format!("{}, which another thread is reading", wrong())));
     }
     Ok(view)
 }

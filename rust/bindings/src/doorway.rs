@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 use rlz_core::owner::ForkGuard;
 use rlz_core::wait::Between;
 use rlz_core::{Error, WorkerId};
 
+use crate::array::describe;
 use crate::failure::{Failure, Result};
 
 /// Run a wait of the core without holding the GIL.
@@ -25,17 +27,26 @@ pub(crate) fn wait<T: Send>(
         return Ok(wait(timeout, &mut || true)?);
     }
     let mut raised = None;
-    let mut check = || match Python::attach(|py| py.check_signals()) {
-        Ok(()) => true,
-        Err(error) => {
+    let mut check = || match Python::try_attach(|py| py.check_signals()) {
+        Some(Ok(())) => true,
+        Some(Err(error)) => {
             raised = Some(error);
             false
         }
+        None => rest(),
     };
     let result = py.detach(|| wait(timeout, &mut check));
     match (result, raised) {
         (Err(Error::Interrupted), Some(error)) => Err(error.into()),
         (result, _) => Ok(result?),
+    }
+}
+
+/// A daemon thread at the end of the interpreter: there is no Python to go back to. The process goes on without it to its exit,
+/// as it does with every other daemon thread, which the interpreter stops when it asks for the GIL.
+fn rest() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
     }
 }
 
@@ -54,15 +65,32 @@ pub(crate) fn worker(id: u64) -> Result<WorkerId> {
     Ok(WorkerId::new(id)?)
 }
 
-/// Four seed words from Python.
-pub(crate) fn seed(words: &Bound<'_, PyAny>) -> Result<[u64; 4]> {
-    let given = words.try_iter()?.map(|word| word?.extract::<u64>()).collect::<PyResult<Vec<_>>>()?;
-    <[u64; 4]>::try_from(given).map_err(|given| {
+/// Four seed words from Python: as they are, from a `SeedSequence`, from one number, or (None) from the system's randomness.
+pub(crate) fn seed(given: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> Result<[u64; 4]> {
+    let wrong = |what: String| {
         Failure::value(format!(
-            "seed: given {} words, expected 4, for instance SeedSequence(...).generate_state(4, np.uint64)",
-            given.len()
+            "seed: given {what}, expected None, a number >= 0, a numpy SeedSequence, or 4 words of 64 bits"
         ))
-    })
+    };
+    let shown = |given: &Bound<'_, PyAny>| given.repr().map_or_else(|_| describe(given), |text| text.to_string());
+    let words = match given {
+        Some(given) if given.hasattr("generate_state")? => state_of(given)?,
+        Some(given) if given.is_instance_of::<PyInt>() || given.hasattr("__index__")? && given.len().is_err() => {
+            let sequence = py.import("numpy.random")?.getattr("SeedSequence")?;
+            let sequence = sequence.call1((given.call_method0("__index__")?,)).map_err(|_| wrong(shown(given)))?;
+            state_of(&sequence)?
+        }
+        Some(given) => {
+            let words = given.try_iter().and_then(|words| words.map(|word| word?.extract::<u64>()).collect());
+            words.map_err(|_| wrong(shown(given)))?
+        }
+        None => state_of(&py.import("numpy.random")?.getattr("SeedSequence")?.call0()?)?,
+    };
+    <[u64; 4]>::try_from(words).map_err(|words| wrong(format!("{} words", words.len())))
+}
+
+fn state_of(sequence: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    sequence.call_method1("generate_state", (4, "uint64"))?.try_iter()?.map(|word| word?.extract()).collect()
 }
 
 /// What Python holds: shared by the threads that are using it, gone for new calls after `close`.
@@ -73,7 +101,7 @@ pub(crate) struct Handle<T> {
     value: Mutex<ManuallyDrop<Option<Arc<T>>>>,
 }
 
-impl<T> Handle<T> {
+impl<T: Send + Sync> Handle<T> {
     pub(crate) fn new(stream: &'static str, value: Arc<T>) -> Self {
         Self { stream, guard: ForkGuard::new(), value: Mutex::new(ManuallyDrop::new(Some(value))) }
     }
@@ -87,7 +115,9 @@ impl<T> Handle<T> {
     /// Let go. Calls that are still running finish on the mapping, which goes with the last of them.
     pub(crate) fn close(&self) -> Result<()> {
         self.guard.check(self.stream)?;
-        drop(self.lock().take());
+        let value = self.lock().take();
+        // Without the GIL: to unmap a large stream takes long, and an end may have to wait for its thread.
+        Python::attach(|py| py.detach(|| drop(value)));
         Ok(())
     }
 
@@ -100,7 +130,7 @@ impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         // In a forked child the segment is not mapped, and something else may be by now at its address: leave it alone.
         if self.guard.check(self.stream).is_ok() {
-            drop(self.lock().take());
+            drop(self.value.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 }

@@ -4,6 +4,9 @@
 //! [`doorway::wait`], every error through [`failure::Failure`].
 
 mod array;
+mod borrow;
+mod columns;
+mod consumer;
 mod descriptor;
 mod doorway;
 mod failure;
@@ -14,6 +17,7 @@ mod policy;
 mod prioritized;
 mod process;
 mod queue;
+mod readiness;
 mod replay;
 mod row;
 mod sampler;
@@ -22,7 +26,8 @@ mod stats;
 mod tail;
 mod writer;
 
-#[pyo3::pymodule]
+// The GIL orders what the borrow flags and the segments do: a build of Python without it takes it back for this module.
+#[pyo3::pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
     #[allow(non_upper_case_globals)] // Python's name for it
@@ -56,7 +61,9 @@ mod _native {
     use crate::parameters::{ParameterStore, Publisher, Subscriber};
 
     #[pymodule_export]
-    use crate::queue::{QueueConsumer, QueueProducer, TrajectoryQueue};
+    use crate::consumer::QueueConsumer;
+    #[pymodule_export]
+    use crate::queue::{QueueProducer, TrajectoryQueue};
     #[pymodule_export]
     use crate::segment::{ReadSegment, WriteSegment};
     #[pymodule_export]

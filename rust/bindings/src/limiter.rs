@@ -3,16 +3,15 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use numpy::PyReadwriteArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rlz_core::limiter as core;
 use rlz_core::limiter::rule::Rule;
 
+use crate::borrow::{Dim, filling};
 use crate::descriptor::borrow;
 use crate::doorway::{Handle, wait, worker as worker_id};
 use crate::failure::Result;
-use crate::parameters::contiguous;
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct Limiter {
@@ -28,7 +27,7 @@ impl Limiter {
 #[pymethods]
 impl Limiter {
     #[staticmethod]
-    #[pyo3(signature = (*, lanes, total_timesteps, learning_starts, ratio, slack, run_id, env_steps=0, updates=0))]
+    #[pyo3(signature = (*, lanes, total_timesteps, learning_starts, ratio, slack, run_id=0, env_steps=0, updates=0))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn create(
         lanes: usize,
@@ -112,17 +111,18 @@ impl Limiter {
         Ok(self.limiter.get()?.lane_steps()?)
     }
 
-    #[pyo3(signature = (lanes, tickets, *, worker, timeout))]
+    #[pyo3(signature = (lanes, tickets, *, worker, timeout=None))]
     fn acquire_steps(
         &self,
         py: Python<'_>,
         lanes: Vec<usize>,
-        mut tickets: PyReadwriteArray1<'_, i64>,
+        tickets: &Bound<'_, PyAny>,
         worker: u64,
         timeout: Option<f64>,
     ) -> Result<usize> {
         let (limiter, worker) = (self.limiter.get()?, worker_id(worker)?);
-        let tickets = contiguous("tickets", tickets.as_slice_mut())?;
+        let mut tickets = filling::<i64>("tickets", tickets, &[Dim::Exactly(lanes.len())])?;
+        let tickets = &mut *tickets;
         wait(py, timeout, |timeout, between| limiter.acquire_steps(&lanes, tickets, worker, timeout, between))
     }
 
@@ -130,7 +130,7 @@ impl Limiter {
         Ok(self.limiter.get()?.complete_step(lane)?)
     }
 
-    #[pyo3(signature = (most, *, worker, timeout))]
+    #[pyo3(signature = (most, *, worker, timeout=None))]
     fn acquire_updates(&self, py: Python<'_>, most: u64, worker: u64, timeout: Option<f64>) -> Result<u64> {
         let (limiter, worker) = (self.limiter.get()?, worker_id(worker)?);
         wait(py, timeout, |timeout, between| limiter.acquire_updates(most, worker, timeout, between))

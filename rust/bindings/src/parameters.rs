@@ -3,15 +3,16 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rlz_core::WorkerId;
+use rlz_core::memory::Access;
 use rlz_core::parameters::{self as core, Publication};
 
+use crate::borrow::{Dim, filling, reading};
 use crate::descriptor::{borrow, field_tuple, fields_from};
 use crate::doorway::{Handle, wait, worker as worker_id};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::policy::Tensor;
 
 const STREAM: &str = "parameter store";
@@ -31,15 +32,9 @@ impl ParameterStore {
 #[pymethods]
 impl ParameterStore {
     #[staticmethod]
-    #[pyo3(signature = (manifest, *, leases, run_id, version=0))]
-    fn create(
-        py: Python<'_>,
-        manifest: Vec<(String, String, Vec<usize>)>,
-        leases: usize,
-        run_id: u64,
-        version: u64,
-    ) -> Result<Self> {
-        let fields = fields_from(&manifest)?;
+    #[pyo3(signature = (manifest, *, leases=1, run_id=0, version=0))]
+    fn create(py: Python<'_>, manifest: &Bound<'_, PyAny>, leases: usize, run_id: u64, version: u64) -> Result<Self> {
+        let fields = fields_from(manifest)?;
         Ok(Self::new(py.detach(|| core::ParameterStore::create_after(version, &fields, leases, run_id))?))
     }
 
@@ -67,6 +62,11 @@ impl ParameterStore {
             *read_only = Some(store.read_only_payload()?);
         }
         Ok(read_only.as_ref().map_or(-1, AsRawFd::as_raw_fd))
+    }
+
+    #[getter]
+    fn writable(&self) -> Result<bool> {
+        Ok(self.store.get()?.payload().access() == Access::ReadWrite)
     }
 
     #[getter]
@@ -127,16 +127,11 @@ pub(crate) struct Publisher {
 
 #[pymethods]
 impl Publisher {
-    #[pyo3(signature = (parameters, *, env_steps, updates))]
-    fn publish(
-        &self,
-        py: Python<'_>,
-        parameters: PyReadonlyArray1<'_, u8>,
-        env_steps: u64,
-        updates: u64,
-    ) -> Result<u64> {
+    #[pyo3(signature = (parameters, *, env_steps=0, updates=0))]
+    fn publish(&self, py: Python<'_>, parameters: &Bound<'_, PyAny>, env_steps: u64, updates: u64) -> Result<u64> {
         let publisher = self.publisher.get()?;
-        let bytes = contiguous("parameters", parameters.as_slice())?;
+        let bytes = reading::<u8>("parameters", parameters, &[Dim::Any("bytes")])?;
+        let bytes = &*bytes;
         Ok(py.detach(|| {
             let mut publisher = publisher.lock().unwrap_or_else(PoisonError::into_inner);
             publisher.publish(bytes, env_steps, updates)
@@ -184,19 +179,20 @@ impl Subscriber {
         self.newest()
     }
 
-    fn read(&self, py: Python<'_>, mut into: PyReadwriteArray1<'_, u8>) -> Result<(u64, u64, u64)> {
-        let bytes = into.as_slice_mut().map_err(|_| Failure::value("into: expected a C-contiguous uint8 array"))?;
+    fn read(&self, py: Python<'_>, into: &Bound<'_, PyAny>) -> Result<(u64, u64, u64)> {
+        let mut into = filling::<u8>("into", into, &[Dim::Any("bytes")])?;
+        let bytes = &mut *into;
         let Publication { version, env_steps, updates } = py.detach(|| self.read_into(bytes))?;
         Ok((version, env_steps, updates))
     }
 
-    #[pyo3(signature = (version, *, timeout))]
+    #[pyo3(signature = (version, *, timeout=None))]
     fn wait_newer(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> Result<u64> {
         let store = self.store.get()?;
         wait(py, timeout, |timeout, between| store.wait_newer(self.worker, version, timeout, between))
     }
 
-    #[pyo3(signature = (env_steps, *, timeout))]
+    #[pyo3(signature = (env_steps, *, timeout=None))]
     fn wait_env_steps(&self, py: Python<'_>, env_steps: u64, timeout: Option<f64>) -> Result<u64> {
         let store = self.store.get()?;
         wait(py, timeout, |timeout, between| store.wait_env_steps(self.worker, env_steps, timeout, between))
@@ -216,9 +212,4 @@ impl Subscriber {
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
         self.close()
     }
-}
-
-/// The contiguous elements of an array, or a ValueError that names it.
-pub(crate) fn contiguous<T>(name: &str, slice: std::result::Result<T, numpy::AsSliceError>) -> Result<T> {
-    slice.map_err(|_| Failure::value(format!("{name}: expected a C-contiguous array")))
 }

@@ -1,14 +1,14 @@
 //! `rlz._native.Policy`.
 
-use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rlz_core::policy::{Activation, Head, Policy as Core, Rng};
 
 use crate::array::{ArrayView, describe, output};
+use crate::borrow::{Dim, reading};
 use crate::doorway::seed as seed_words;
 use crate::failure::{Failure, Result};
-use crate::parameters::{Subscriber, contiguous};
+use crate::parameters::Subscriber;
 
 /// (name, dtype, shape) as Python sees a tensor.
 pub(crate) type Tensor<'py> = (String, &'static str, Bound<'py, PyTuple>);
@@ -32,6 +32,7 @@ impl Policy {
     #[pyo3(signature = (*, obs_dim, action_dim, hidden, activation, layer_norm, head, seed, exploration_noise=0.0))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn new(
+        py: Python<'_>,
         obs_dim: usize,
         action_dim: usize,
         hidden: Vec<usize>,
@@ -64,7 +65,7 @@ impl Policy {
                 return Err(Failure::value(format!("{what}: given {size}, expected 1 to {MAX_WIDTH}")));
             }
         }
-        let rng = Rng::new(seed_words(seed)?);
+        let rng = Rng::new(seed_words(Some(seed), py)?);
         let core = Core::new(obs_dim, action_dim, hidden, activation, layer_norm, head, rng);
         Ok(Self { core, version: 0, obs: Vec::new(), parameters: Vec::new() })
     }
@@ -80,8 +81,8 @@ impl Policy {
         self.core.nbytes()
     }
 
-    fn load(&mut self, parameters: PyReadonlyArray1<'_, u8>) -> Result<()> {
-        let bytes = contiguous("parameters", parameters.as_slice())?;
+    fn load(&mut self, parameters: &Bound<'_, PyAny>) -> Result<()> {
+        let bytes = reading::<u8>("parameters", parameters, &[Dim::Any("bytes")])?;
         if bytes.len() != self.core.nbytes() {
             return Err(Failure::value(format!(
                 "parameters: given {} bytes, expected {} (see manifest)",
@@ -89,7 +90,7 @@ impl Policy {
                 self.core.nbytes()
             )));
         }
-        self.core.load(bytes);
+        self.core.load(&bytes);
         Ok(())
     }
 

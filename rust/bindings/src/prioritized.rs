@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use numpy::{
-    PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods,
-};
+use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rlz_core::replay::{self as core, Priorities, PrioritizedBatch};
 
 use crate::array::words_mut;
+use crate::borrow::{Dim, filling, reading};
+use crate::columns::Batches;
 use crate::failure::{Failure, Result};
-use crate::parameters::contiguous;
-use crate::replay::check_stride;
+use crate::replay::rows_of;
 use crate::sampler::Shared;
+
+/// Fields by name, ids, weights.
+type Drawn<'py> = (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// First ticket, its position, and a weight per row from there on.
 type LaneWeights<'py> = (u64, usize, Bound<'py, PyArray1<f64>>);
@@ -21,46 +23,63 @@ type LaneWeights<'py> = (u64, usize, Bound<'py, PyArray1<f64>>);
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct PrioritizedSampler {
     shared: Shared<core::PrioritizedSampler>,
+    batches: Batches,
 }
 
 impl PrioritizedSampler {
     pub(crate) fn new(replay: Arc<core::Replay>, seed: [u64; 4], options: Priorities) -> Result<Self> {
-        Ok(Self { shared: Shared::new("prioritized sampler", replay.prioritized_sampler(seed, options)?, replay) })
+        let shared = Shared::new("prioritized sampler", replay.prioritized_sampler(seed, options)?, replay);
+        Ok(Self { shared, batches: Batches::new() })
     }
 }
 
 #[pymethods]
 impl PrioritizedSampler {
-    #[pyo3(signature = (rows, *, ids, weights, meta=None, threads=1))]
-    fn sample(
+    #[pyo3(signature = (rows, *, ids=None, weights=None, meta=None, threads=1))]
+    fn sample<'py>(
         &self,
-        py: Python<'_>,
-        mut rows: PyReadwriteArray2<'_, u8>,
-        mut ids: PyReadwriteArray2<'_, u64>,
-        mut weights: PyReadwriteArray1<'_, f32>,
-        meta: Option<PyReadwriteArray1<'_, u64>>,
+        py: Python<'py>,
+        rows: &Bound<'py, PyAny>,
+        ids: Option<&Bound<'py, PyAny>>,
+        weights: Option<&Bound<'py, PyAny>>,
+        meta: Option<&Bound<'py, PyAny>>,
         threads: usize,
-    ) -> Result<()> {
-        let mut meta = meta;
-        check_stride("rows", rows.shape(), &*self.shared.replay()?)?;
-        let size = rows.shape()[0];
-        check_ids(ids.shape(), size)?;
-        let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
-        let ids = contiguous("ids", ids.as_slice_mut())?;
-        let weights = contiguous("weights", weights.as_slice_mut())?;
-        let meta = meta.as_mut().map(|meta| contiguous("meta", meta.as_slice_mut())).transpose()?;
-        self.shared.with(py, |sampler| sampler.sample(PrioritizedBatch { rows, meta, ids, weights }, threads))
+    ) -> Result<Option<Drawn<'py>>> {
+        let replay = self.shared.replay()?;
+        let made = Batches::size(rows)?;
+        let (rows, fields, ids, weights) = match (made, ids, weights) {
+            (Some(size), ids, weights) => {
+                let (rows, fields) = self.batches.make(py, replay.schema(), size)?;
+                let new_ids = || PyArray2::<u64>::zeros(py, [size, 3], false).into_any();
+                let new_weights = || PyArray1::<f32>::zeros(py, size, false).into_any();
+                let ids = ids.map_or_else(new_ids, Bound::clone);
+                (rows, Some(fields), ids, weights.map_or_else(new_weights, Bound::clone))
+            }
+            (None, Some(ids), Some(weights)) => (rows.clone(), None, ids.clone(), weights.clone()),
+            _ => {
+                let message = "ids, weights: expected arrays to fill, unless rows is a number of rows to make";
+                return Err(Failure::kind(message));
+            }
+        };
+        let mut packed = filling::<u8>("rows", &rows, &rows_of(&replay))?;
+        let size = Dim::Exactly(packed.len() / replay.schema().stride());
+        let mut new_ids = filling::<u64>("ids", &ids, &[size, Dim::Exactly(3)])?;
+        let mut new_weights = filling::<f32>("weights", &weights, &[size])?;
+        let mut meta = meta.map(|meta| filling::<u64>("meta", meta, &[size])).transpose()?;
+        let batch = PrioritizedBatch {
+            rows: words_mut("rows", &mut packed)?,
+            meta: meta.as_deref_mut(),
+            ids: &mut new_ids,
+            weights: &mut new_weights,
+        };
+        self.shared.with(py, |sampler| sampler.sample(batch, threads))?;
+        Ok(fields.map(|fields| (fields, ids, weights)))
     }
 
-    fn update_priorities(
-        &self,
-        py: Python<'_>,
-        ids: PyReadonlyArray2<'_, u64>,
-        errors: PyReadonlyArray1<'_, f32>,
-    ) -> Result<usize> {
-        let errors = contiguous("errors", errors.as_slice())?;
-        check_ids(ids.shape(), errors.len())?;
-        let ids = contiguous("ids", ids.as_slice())?;
+    fn update_priorities(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, errors: &Bound<'_, PyAny>) -> Result<usize> {
+        let ids = reading::<u64>("ids", ids, &[Dim::Any("n"), Dim::Exactly(3)])?;
+        let errors = reading::<f32>("errors", errors, &[Dim::Exactly(ids.len() / 3)])?;
+        let (ids, errors) = (&*ids, &*errors);
         self.shared.with(py, |sampler| sampler.update_priorities(ids, errors))
     }
 
@@ -115,10 +134,10 @@ impl PrioritizedSampler {
         lane: usize,
         first: u64,
         position: usize,
-        weights: PyReadonlyArray1<'_, f64>,
+        weights: &Bound<'_, PyAny>,
         largest: f64,
     ) -> Result<usize> {
-        let weights = contiguous("weights", weights.as_slice())?.to_vec();
+        let weights = reading::<f64>("weights", weights, &[Dim::Any("n")])?.to_vec();
         let saved = core::LaneWeights { first, position, weights };
         self.shared.with(py, |sampler| sampler.restore_weights(lane, &saved, largest))
     }
@@ -135,8 +154,4 @@ impl PrioritizedSampler {
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
         self.close()
     }
-}
-
-fn check_ids(shape: &[usize], size: usize) -> Result<()> {
-    if shape == [size, 3] { Ok(()) } else { Err(Failure::value(format!("ids: expected shape ({size}, 3)"))) }
 }

@@ -4,16 +4,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rlz_core::replay::{self as core, Batch};
 
-use crate::array::{shape_text, words, words_mut};
+use crate::array::{words, words_mut};
+use crate::borrow::{Dim, filling, reading};
+use crate::columns::{Batches, row_dtype};
 use crate::descriptor::{borrow, fields_from};
 use crate::doorway::{Handle, seed as seed_words, wait, worker as worker_id};
-use crate::failure::{Failure, Result};
-use crate::parameters::contiguous;
+use crate::failure::Result;
 use crate::prioritized::PrioritizedSampler;
 use crate::sampler::Shared;
 use crate::tail::ReplayTail;
@@ -38,15 +38,15 @@ impl Replay {
 #[pymethods]
 impl Replay {
     #[staticmethod]
-    #[pyo3(signature = (fields, *, buffer_size, lanes, run_id))]
+    #[pyo3(signature = (fields, *, buffer_size, lanes=1, run_id=0))]
     fn create(
         py: Python<'_>,
-        fields: Vec<(String, String, Vec<usize>)>,
+        fields: &Bound<'_, PyAny>,
         buffer_size: usize,
         lanes: usize,
         run_id: u64,
     ) -> Result<Self> {
-        let fields = fields_from(&fields)?;
+        let fields = fields_from(fields)?;
         // Touches every page of the buffer.
         Ok(Self::new(py.detach(|| core::Replay::create(&fields, buffer_size, lanes, run_id))?))
     }
@@ -96,6 +96,11 @@ impl Replay {
         fields.collect()
     }
 
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
+        Ok(row_dtype(py, self.replay.get()?.schema())?)
+    }
+
     fn committed(&self) -> Result<Vec<u64>> {
         Ok(self.replay.get()?.committed()?)
     }
@@ -109,22 +114,24 @@ impl Replay {
         ReplayWriter::new(&*self.replay.get()?, &lanes, worker_id(worker)?, n_step)
     }
 
-    #[pyo3(signature = (*, seed))]
-    fn sampler(&self, seed: &Bound<'_, PyAny>) -> Result<ReplaySampler> {
+    #[pyo3(signature = (*, seed=None))]
+    fn sampler(&self, py: Python<'_>, seed: Option<&Bound<'_, PyAny>>) -> Result<ReplaySampler> {
         let replay = self.replay.get()?;
-        Ok(ReplaySampler { shared: Shared::new("replay sampler", replay.sampler(seed_words(seed)?), replay) })
+        let shared = Shared::new("replay sampler", replay.sampler(seed_words(seed, py)?), replay);
+        Ok(ReplaySampler { shared, batches: Batches::new() })
     }
 
-    #[pyo3(signature = (*, seed, alpha=0.6, beta=0.4, epsilon=1e-6))]
+    #[pyo3(signature = (*, seed=None, alpha=0.6, beta=0.4, epsilon=1e-6))]
     fn prioritized_sampler(
         &self,
-        seed: &Bound<'_, PyAny>,
+        py: Python<'_>,
+        seed: Option<&Bound<'_, PyAny>>,
         alpha: f64,
         beta: f64,
         epsilon: f64,
     ) -> Result<PrioritizedSampler> {
         let options = core::Priorities { alpha, beta, eps: epsilon };
-        PrioritizedSampler::new(self.replay.get()?, seed_words(seed)?, options)
+        PrioritizedSampler::new(self.replay.get()?, seed_words(seed, py)?, options)
     }
 
     fn tail(&self) -> Result<ReplayTail> {
@@ -140,13 +147,13 @@ impl Replay {
         py: Python<'_>,
         lane: usize,
         first_ticket: u64,
-        mut rows: PyReadwriteArray2<'_, u8>,
-        mut meta: PyReadwriteArray1<'_, u64>,
+        rows: &Bound<'_, PyAny>,
+        meta: &Bound<'_, PyAny>,
     ) -> Result<usize> {
         let replay = self.replay.get()?;
-        check_stride("rows", rows.shape(), &replay)?;
-        let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
-        let meta = contiguous("meta", meta.as_slice_mut())?;
+        let mut rows = filling::<u8>("rows", rows, &rows_of(&replay))?;
+        let mut meta = filling::<u64>("meta", meta, &[Dim::Any("n")])?;
+        let (rows, meta) = (words_mut("rows", &mut rows)?, &mut *meta);
         Ok(py.detach(|| replay.read_rows(lane, first_ticket, rows, meta))?)
     }
 
@@ -155,14 +162,14 @@ impl Replay {
         &self,
         py: Python<'_>,
         lane: usize,
-        rows: PyReadonlyArray2<'_, u8>,
-        meta: PyReadonlyArray1<'_, u64>,
+        rows: &Bound<'_, PyAny>,
+        meta: &Bound<'_, PyAny>,
         worker: u64,
     ) -> Result<()> {
         let (replay, worker) = (self.replay.get()?, worker_id(worker)?);
-        check_stride("rows", rows.shape(), &replay)?;
-        let rows = words("rows", contiguous("rows", rows.as_slice())?)?;
-        let meta = contiguous("meta", meta.as_slice())?;
+        let rows = reading::<u8>("rows", rows, &rows_of(&replay))?;
+        let meta = reading::<u64>("meta", meta, &[Dim::Any("n")])?;
+        let (rows, meta) = (words("rows", &rows)?, &*meta);
         Ok(py.detach(|| replay.restore_rows(lane, rows, meta, worker))?)
     }
 
@@ -206,29 +213,31 @@ enum Paths {
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct ReplaySampler {
     shared: Shared<core::Sampler>,
+    batches: Batches,
 }
 
 #[pymethods]
 impl ReplaySampler {
     #[pyo3(signature = (rows, *, meta=None, ids=None, threads=1))]
-    fn sample(
+    fn sample<'py>(
         &self,
-        py: Python<'_>,
-        mut rows: PyReadwriteArray2<'_, u8>,
-        meta: Option<PyReadwriteArray1<'_, u64>>,
-        ids: Option<PyReadwriteArray2<'_, u64>>,
+        py: Python<'py>,
+        rows: &Bound<'py, PyAny>,
+        meta: Option<&Bound<'_, PyAny>>,
+        ids: Option<&Bound<'_, PyAny>>,
         threads: usize,
-    ) -> Result<()> {
-        let (mut meta, mut ids) = (meta, ids);
-        check_stride("rows", rows.shape(), &*self.shared.replay()?)?;
-        let size = rows.shape()[0];
-        if ids.as_ref().is_some_and(|ids| ids.shape() != [size, 3]) {
-            return Err(Failure::value(format!("ids: expected shape ({size}, 3)")));
-        }
-        let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
-        let meta = meta.as_mut().map(|meta| contiguous("meta", meta.as_slice_mut())).transpose()?;
-        let ids = ids.as_mut().map(|ids| contiguous("ids", ids.as_slice_mut())).transpose()?;
-        self.shared.with(py, |sampler| sampler.sample(Batch { rows, meta, ids }, threads))
+    ) -> Result<Option<Bound<'py, PyDict>>> {
+        let replay = self.shared.replay()?;
+        let made = Batches::size(rows)?.map(|size| self.batches.make(py, replay.schema(), size)).transpose()?;
+        let (rows, fields) = made.map_or((rows.clone(), None), |(rows, fields)| (rows, Some(fields)));
+        let mut rows = filling::<u8>("rows", &rows, &rows_of(&replay))?;
+        let size = Dim::Exactly(rows.len() / replay.schema().stride());
+        let mut meta = meta.map(|meta| filling::<u64>("meta", meta, &[size])).transpose()?;
+        let mut ids = ids.map(|ids| filling::<u64>("ids", ids, &[size, Dim::Exactly(3)])).transpose()?;
+        let rows = words_mut("rows", &mut rows)?;
+        let (meta, ids) = (meta.as_deref_mut(), ids.as_deref_mut());
+        self.shared.with(py, |sampler| sampler.sample(Batch { rows, meta, ids }, threads))?;
+        Ok(fields)
     }
 
     #[getter]
@@ -265,10 +274,7 @@ impl ReplaySampler {
     }
 }
 
-pub(crate) fn check_stride(name: &str, shape: &[usize], replay: &core::Replay) -> Result<()> {
-    let stride = replay.schema().stride();
-    match shape {
-        [_, given] if *given == stride => Ok(()),
-        _ => Err(Failure::value(format!("{name}: given shape {}, expected (n, {stride})", shape_text(shape)))),
-    }
+/// Shape of packed rows.
+pub(crate) fn rows_of(replay: &core::Replay) -> [Dim; 2] {
+    [Dim::Any("n"), Dim::Exactly(replay.schema().stride())]
 }

@@ -4,11 +4,12 @@ use half::{bf16, f16};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use rlz_core::memory::words::bytes_of_mut;
 use rlz_core::schema::{Dtype, Field, PlacedField, Schema};
 
 use crate::array::{ArrayView, describe, numpy_name, shape_text};
+use crate::columns::in_order;
 use crate::failure::{Failure, Result};
 
 /// One row under composition. Its padding is zero and stays so.
@@ -35,10 +36,17 @@ impl Row {
             for (i, value) in list.iter().enumerate() {
                 self.put(i, &value)?;
             }
+        } else if let Ok(dict) = values.cast::<PyDict>() {
+            for (i, value) in in_order(&self.fields, dict)?.iter().enumerate() {
+                self.put(i, value)?;
+            }
         } else {
             let names: Vec<_> = self.fields.iter().map(|placed| placed.field.name.as_str()).collect();
             let got = describe(values);
-            return Err(Failure::kind(format!("row: expected a tuple or list of ({}), got {got}", names.join(", "))));
+            return Err(Failure::kind(format!(
+                "row: expected a dict, tuple or list of ({}), got {got}",
+                names.join(", ")
+            )));
         }
         Ok(&self.words)
     }
@@ -52,6 +60,11 @@ impl Row {
         }
         bytes.copy_from_slice(packed);
         Ok(&self.words)
+    }
+
+    /// The fields, in order.
+    pub(crate) fn fields(&self) -> &[PlacedField] {
+        &self.fields
     }
 
     /// Check one array [rows, *shape] per field, in field order.
@@ -191,7 +204,7 @@ fn out_of_range(index: usize, placed: &PlacedField, value: &Bound<'_, PyAny>) ->
 
 /// TypeError for another kind of value or dtype, ValueError for another shape.
 #[cold]
-fn mismatch(index: usize, placed: &PlacedField, value: &Bound<'_, PyAny>) -> Failure {
+pub(crate) fn mismatch(index: usize, placed: &PlacedField, value: &Bound<'_, PyAny>) -> Failure {
     let Field { name, dtype, shape } = &placed.field;
     let kind = numpy_name(*dtype);
     let expected = if shape.is_empty() {

@@ -1,151 +1,186 @@
 //! `rlz._native.WriteSegment` and `ReadSegment`: slots of a trajectory queue as numpy arrays.
 //!
-//! Every array that Python gets keeps the slot it looks at: the slot goes back to the queue when the last of them is gone.
+//! An array that Python gets keeps the memory that it looks at, not the slot: what outlives the slot becomes private memory
+//! with the same content, at the same address.
 
 #![allow(unsafe_code)] // arrays on the memory of a slot
 
 use std::any::Any;
-use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyKeyError, PyRuntimeWarning};
+use pyo3::exceptions::PyKeyError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
 use rlz_core::Error;
-use rlz_core::owner::ForkGuard;
-use rlz_core::queue::{Producer, ReadSlot, WriteSlot};
-use rlz_core::schema::Schema;
+use rlz_core::queue::{Queue, ReadSlot, WriteSlot};
+use rlz_core::schema::PlacedField;
 
 use crate::array::view;
-use crate::doorway::wait;
 use crate::failure::{Failure, Result};
-use crate::queue::lock;
-
-const STREAM: &str = "trajectory queue";
-
-/// A slot that is owned; given back when dropped, but left alone in a forked child, where it is the parent's.
-#[derive(Debug)]
-struct Lease<T> {
-    guard: ForkGuard,
-    slot: ManuallyDrop<T>,
-}
-
-impl<T> Lease<T> {
-    fn new(slot: T) -> Arc<Self> {
-        Arc::new(Self { guard: ForkGuard::new(), slot: ManuallyDrop::new(slot) })
-    }
-
-    /// The slot, when no array looks at it.
-    fn unshare(self: Arc<Self>) -> std::result::Result<T, Arc<Self>> {
-        let mut lease = ManuallyDrop::new(Arc::try_unwrap(self)?);
-        // SAFETY: taken out once; the lease, which would drop it again, is never dropped.
-        Ok(unsafe { ManuallyDrop::take(&mut lease.slot) })
-    }
-}
-
-impl<T> Drop for Lease<T> {
-    fn drop(&mut self) {
-        if self.guard.check(STREAM).is_ok() {
-            // SAFETY: dropped once, here; `unshare` keeps a lease whose slot it took from being dropped.
-            unsafe { ManuallyDrop::drop(&mut self.slot) };
-        }
-    }
-}
+use crate::row::{mismatch, put_value};
 
 /// Base object of the arrays on a slot.
 #[pyclass(module = "rlz._native", frozen)]
 struct SlotMemory {
-    _lease: Arc<dyn Any + Send + Sync>,
+    _memory: Arc<dyn Any + Send + Sync>,
 }
 
-/// A field of a slot as an array.
+/// A field of a segment as an array.
 ///
 /// # Safety
-/// `data` is the slot that `lease` holds; this process alone writes to it, and only if `writable`.
+/// `data` shows a segment of this queue for as long as `memory` lives; this process alone writes to it, and only if `writable`.
 unsafe fn field_view<'py>(
     py: Python<'py>,
-    schema: &Schema,
-    name: &str,
+    placed: &PlacedField,
     data: *mut u8,
     writable: bool,
-    lease: Arc<dyn Any + Send + Sync>,
+    memory: Arc<dyn Any + Send + Sync>,
 ) -> Result<Bound<'py, PyAny>> {
-    let Some(placed) = schema.fields().iter().find(|placed| placed.field.name == name) else {
-        let names: Vec<_> = schema.fields().iter().map(|placed| placed.field.name.as_str()).collect();
-        let message = format!("{name:?}: this queue has the fields {}", names.join(", "));
-        return Err(PyKeyError::new_err(message).into());
-    };
-    let owner = Bound::new(py, SlotMemory { _lease: lease })?.into_any();
-    // SAFETY: the schema places the field inside the slot, aligned; the caller vouches for the rest.
+    let owner = Bound::new(py, SlotMemory { _memory: memory })?.into_any();
+    // SAFETY: the schema places the field inside the segment, aligned; the caller vouches for the rest.
     Ok(unsafe { view(py, data.add(placed.offset), &placed.field, writable, owner) }?)
 }
 
-fn names(schema: &Schema) -> Vec<String> {
-    schema.fields().iter().map(|placed| placed.field.name.clone()).collect()
+/// What both kinds of segments are: a slot, until it ends.
+struct Held<S> {
+    queue: Queue,
+    slot: Mutex<Option<S>>,
 }
 
-/// The lease of a segment that has not ended. An error in a forked child: the slot is the parent's, and not mapped there.
-fn held<T>(lease: &Mutex<Option<Arc<Lease<T>>>>) -> Result<Arc<Lease<T>>> {
-    let lease = lease.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(ended)?;
-    lease.guard.check(STREAM)?;
-    Ok(lease)
+impl<S> Held<S> {
+    fn new(queue: Queue, slot: S) -> Self {
+        Self { queue, slot: Mutex::new(Some(slot)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<S>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Use the slot. An error when it has ended, and in a forked child: it is the parent's.
+    fn with<T>(&self, f: impl FnOnce(&mut S) -> Result<T>) -> Result<T> {
+        self.queue.is_closed()?;
+        f(self.lock().as_mut().ok_or_else(ended)?)
+    }
+
+    fn fields(&self) -> &[PlacedField] {
+        self.queue.schema().fields()
+    }
+
+    /// Number and place of a field.
+    fn find(&self, name: &str) -> Result<(usize, &PlacedField)> {
+        self.fields().iter().enumerate().find(|(_, placed)| placed.field.name == name).ok_or_else(|| {
+            let message = format!("given {name:?}, expected one of the fields {}", self.names().join(", "));
+            PyKeyError::new_err(message).into()
+        })
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.fields().iter().map(|placed| placed.field.name.as_str()).collect()
+    }
 }
 
 fn ended() -> Failure {
     Error::Closed { stream: "segment (it was committed, aborted or released)" }.into()
 }
 
-#[pyclass(module = "rlz._native", frozen)]
+/// Methods of a segment: as a mapping of names to arrays, and its own.
+macro_rules! mapping {
+    ($class:ident { $($own:tt)* }) => {
+        #[pymethods]
+        impl $class {
+            fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> Result<Bound<'py, PyAny>> {
+                let (_, placed) = self.held.find(name)?;
+                self.array(py, placed)
+            }
+
+            fn __len__(&self) -> usize {
+                self.held.fields().len()
+            }
+
+            fn __iter__<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyIterator>> {
+                Ok(PyList::new(py, self.held.names())?.try_iter()?)
+            }
+
+            fn __contains__(&self, name: &Bound<'_, PyAny>) -> bool {
+                name.extract::<String>().is_ok_and(|name| self.held.names().contains(&name.as_str()))
+            }
+
+            fn keys(&self) -> Result<Vec<&str>> {
+                self.held.with(|_| Ok(()))?;
+                Ok(self.held.names())
+            }
+
+            fn values<'py>(&self, py: Python<'py>) -> Result<Vec<Bound<'py, PyAny>>> {
+                self.held.fields().iter().map(|placed| self.array(py, placed)).collect()
+            }
+
+            fn items<'py>(&self, py: Python<'py>) -> Result<Vec<(&str, Bound<'py, PyAny>)>> {
+                let items = self.held.fields().iter();
+                items.map(|placed| Ok((placed.field.name.as_str(), self.array(py, placed)?))).collect()
+            }
+
+            $($own)*
+        }
+    };
+}
+
+#[pyclass(module = "rlz._native", frozen, mapping)]
 pub(crate) struct WriteSegment {
-    producer: Arc<Mutex<Producer>>,
-    lease: Mutex<Option<Arc<Lease<WriteSlot>>>>,
-    /// Of the acquire: also for a second slot, where one is needed.
-    timeout: Option<f64>,
+    held: Held<WriteSlot>,
 }
 
 impl WriteSegment {
-    pub(crate) fn new(producer: Arc<Mutex<Producer>>, slot: WriteSlot, timeout: Option<f64>) -> Self {
-        Self { producer, lease: Mutex::new(Some(Lease::new(slot))), timeout }
+    pub(crate) fn new(slot: WriteSlot) -> Self {
+        Self { held: Held::new(slot.queue().clone(), slot) }
     }
 
-    fn lease(&self) -> Result<Arc<Lease<WriteSlot>>> {
-        held(&self.lease)
+    fn array<'py>(&self, py: Python<'py>, placed: &PlacedField) -> Result<Bound<'py, PyAny>> {
+        let (data, memory) = self.held.with(|slot| Ok(slot.view()?))?;
+        // SAFETY: a slot being written is this worker's alone, and what `memory` shows after that is private.
+        unsafe { field_view(py, placed, data, true, memory) }
     }
 
-    fn take(&self) -> Option<Arc<Lease<WriteSlot>>> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take(&self) -> Option<WriteSlot> {
+        self.held.lock().take()
     }
 }
 
-#[pymethods]
-impl WriteSegment {
-    fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> Result<Bound<'py, PyAny>> {
-        let lease = self.lease()?;
-        let data = lease.slot.as_ptr();
-        let queue = lease.slot.queue().clone();
-        // SAFETY: a slot being written is this worker's alone, until the lease that the array shares is dropped.
-        unsafe { field_view(py, queue.schema(), name, data, true, lease) }
+mapping!(WriteSegment {
+    fn __setitem__(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> Result<()> {
+        let (number, placed) = self.held.find(name)?;
+        let exact = self.held.with(|slot| {
+            let bytes = &mut slot.bytes_mut()[placed.offset..placed.offset + placed.field.bytes()];
+            put_value(bytes, number, placed, value)
+        });
+        let Err(refused) = exact else { return Ok(()) };
+        self.held.with(|_| Ok(()))?; // it has ended, rather
+        // As numpy assigns: from other dtypes of the same kind, and from shapes that can be broadcast.
+        let options = PyDict::new(py);
+        options.set_item(intern!(py, "casting"), intern!(py, "same_kind"))?;
+        let copyto = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "copyto"))?;
+        if placed.field.shape.is_empty() && !value.hasattr(intern!(py, "shape"))? {
+            return Err(refused); // a number that does not fit: said better there
+        }
+        match copyto.call((self.array(py, placed)?, value), Some(&options)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(mismatch(number, placed, value)),
+        }
     }
 
-    fn keys(&self) -> Result<Vec<String>> {
-        Ok(names(self.lease()?.slot.queue().schema()))
+    #[getter]
+    fn note(&self) -> Result<u64> {
+        self.held.with(|slot| Ok(slot.note()?))
     }
 
     #[setter]
     fn set_note(&self, value: u64) -> Result<()> {
-        Ok(self.lease()?.slot.set_note(value)?)
+        self.held.with(|slot| Ok(slot.set_note(value)?))
     }
 
-    fn commit(&self, py: Python<'_>) -> Result<Option<u64>> {
-        match self.take().ok_or_else(ended)?.unshare() {
-            Ok(slot) => Ok(Some(slot.commit()?)),
-            Err(lease) => {
-                warn_once(py)?;
-                let mut producer = lock(&self.producer)?;
-                let producer = &mut *producer;
-                wait(py, self.timeout, |limit, between| producer.commit_copy(&lease.slot, limit, between))
-            }
-        }
+    fn commit(&self) -> Result<u64> {
+        self.held.queue.is_closed()?; // in a forked child it is the parent's
+        Ok(self.take().ok_or_else(ended)?.commit()?)
     }
 
     fn abort(&self) {
@@ -157,85 +192,58 @@ impl WriteSegment {
     }
 
     #[pyo3(signature = (*exception))]
-    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> Result<()> {
-        if exception.iter().next().is_some_and(|kind| !kind.is_none()) {
-            self.abort();
-        } else if self.lease().is_ok() {
-            self.commit(py)?;
+    fn __exit__(&self, exception: &Bound<'_, PyTuple>) -> Result<()> {
+        let slot = self.take();
+        if exception.iter().next().is_none_or(|kind| kind.is_none())
+            && let Some(slot) = slot
+        {
+            slot.commit()?;
         }
         Ok(())
     }
-}
+});
 
-fn warn_once(py: Python<'_>) -> Result<()> {
-    static WARNED: Once = Once::new();
-    if WARNED.is_completed() {
-        return Ok(());
-    }
-    WARNED.call_once(|| ());
-    let text =
-        c"arrays of a queue segment outlive its block: it is copied to another slot, and this one stays taken until \
-                 they are gone; delete them before the block ends (`del obs`), or write through segment[...] alone";
-    Ok(PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), text, 2)?)
-}
-
-#[pyclass(module = "rlz._native", frozen)]
+#[pyclass(module = "rlz._native", frozen, mapping)]
 pub(crate) struct ReadSegment {
-    lease: Mutex<Option<Arc<Lease<ReadSlot>>>>,
+    held: Held<ReadSlot>,
 }
 
 impl ReadSegment {
     pub(crate) fn new(slot: ReadSlot) -> Self {
-        Self { lease: Mutex::new(Some(Lease::new(slot))) }
+        Self { held: Held::new(slot.queue().clone(), slot) }
     }
 
-    fn lease(&self) -> Result<Arc<Lease<ReadSlot>>> {
-        held(&self.lease)
+    fn array<'py>(&self, py: Python<'py>, placed: &PlacedField) -> Result<Bound<'py, PyAny>> {
+        let (data, memory) = self.held.with(|slot| Ok(slot.view()?))?;
+        // SAFETY: nobody writes what `memory` shows; the array does not either.
+        unsafe { field_view(py, placed, data.cast_mut(), false, memory) }
     }
 }
 
-#[pymethods]
-impl ReadSegment {
-    fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> Result<Bound<'py, PyAny>> {
-        let lease = self.lease()?;
-        let data = lease.slot.as_ptr().cast_mut();
-        let queue = lease.slot.queue().clone();
-        // SAFETY: nobody writes a slot being read, until the lease that the array shares is dropped; the array does not
-        // either.
-        unsafe { field_view(py, queue.schema(), name, data, false, lease) }
-    }
-
-    fn keys(&self) -> Result<Vec<String>> {
-        Ok(names(self.lease()?.slot.queue().schema()))
-    }
-
+mapping!(ReadSegment {
     #[getter]
     fn ticket(&self) -> Result<u64> {
-        Ok(self.lease()?.slot.ticket())
+        self.held.with(|slot| Ok(slot.ticket()))
     }
 
     #[getter]
     fn redeliveries(&self) -> Result<u64> {
-        Ok(self.lease()?.slot.redeliveries())
+        self.held.with(|slot| Ok(slot.redeliveries()))
     }
 
     #[getter]
     fn note(&self) -> Result<u64> {
-        Ok(self.lease()?.slot.note()?)
+        self.held.with(|slot| Ok(slot.note()?))
     }
 
     #[getter]
     fn age(&self) -> Result<f64> {
-        Ok(self.lease()?.slot.age()?.as_secs_f64())
+        self.held.with(|slot| Ok(slot.age()?.as_secs_f64()))
     }
 
     fn release(&self) -> Result<()> {
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // While arrays look at the slot it stays taken; the last of them gives it back.
-        if let Some(Ok(slot)) = lease.map(Lease::unshare) {
-            slot.release()?;
-        }
-        Ok(())
+        let slot = self.held.lock().take();
+        Ok(slot.map_or(Ok(()), ReadSlot::release)?)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -246,4 +254,4 @@ impl ReadSegment {
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
         self.release()
     }
-}
+});

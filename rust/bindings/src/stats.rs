@@ -26,7 +26,7 @@ impl StatsBoard {
 #[pymethods]
 impl StatsBoard {
     #[staticmethod]
-    #[pyo3(signature = (*, slots, names, event_width, event_capacity, run_id))]
+    #[pyo3(signature = (*, slots, names, event_width=1, event_capacity=1, run_id=0))]
     fn create(
         slots: usize,
         names: Vec<String>,

@@ -2,16 +2,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rlz_core::replay::{Replay, Tail};
 
 use crate::array::words_mut;
+use crate::borrow::{Dim, filling};
 use crate::doorway::Handle;
 use crate::failure::Result;
-use crate::parameters::contiguous;
-use crate::replay::check_stride;
+use crate::replay::rows_of;
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct ReplayTail {
@@ -36,15 +35,15 @@ impl ReplayTail {
         &self,
         py: Python<'_>,
         lane: usize,
-        mut rows: PyReadwriteArray2<'_, u8>,
-        mut meta: PyReadwriteArray1<'_, u64>,
-        mut tickets: PyReadwriteArray1<'_, u64>,
+        rows: &Bound<'_, PyAny>,
+        meta: &Bound<'_, PyAny>,
+        tickets: &Bound<'_, PyAny>,
     ) -> Result<usize> {
         let replay = self.with(py, |tail| Ok(tail.replay().clone()))?;
-        check_stride("rows", rows.shape(), &replay)?;
-        let rows = words_mut("rows", contiguous("rows", rows.as_slice_mut())?)?;
-        let meta = contiguous("meta", meta.as_slice_mut())?;
-        let tickets = contiguous("tickets", tickets.as_slice_mut())?;
+        let mut rows = filling::<u8>("rows", rows, &rows_of(&replay))?;
+        let mut meta = filling::<u64>("meta", meta, &[Dim::Any("n")])?;
+        let mut tickets = filling::<u64>("tickets", tickets, &[Dim::Any("n")])?;
+        let (rows, meta, tickets) = (words_mut("rows", &mut rows)?, &mut *meta, &mut *tickets);
         self.with(py, |tail| tail.read(lane, rows, meta, tickets))
     }
 

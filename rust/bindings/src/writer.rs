@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use rlz_core::WorkerId;
 use rlz_core::replay::{FoldedFields, NStepWriter, Replay, Writer};
 
+use crate::borrow::{Dim, reading};
+use crate::columns::in_order;
 use crate::doorway::Handle;
 use crate::failure::{Failure, Result};
-use crate::parameters::contiguous;
 use crate::row::Row;
 
 #[derive(Debug)]
@@ -63,30 +63,44 @@ impl ReplayWriter {
 
 #[pymethods]
 impl ReplayWriter {
-    #[pyo3(signature = (lane, row, *, version, flags=0))]
-    fn append(&self, lane: usize, row: &Bound<'_, PyAny>, version: u64, flags: u16) -> Result<()> {
+    #[pyo3(signature = (lane, row=None, *, version=0, flags=0, **fields))]
+    fn append(
+        &self,
+        lane: usize,
+        row: Option<&Bound<'_, PyAny>>,
+        version: u64,
+        flags: u16,
+        fields: Option<&Bound<'_, PyDict>>,
+    ) -> Result<()> {
+        let row = either("row", row, fields)?;
         self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.compose(row)?, version, flags)?))
     }
 
-    #[pyo3(signature = (lane, row, *, version, flags=0))]
-    fn append_packed(&self, lane: usize, row: PyReadonlyArray1<'_, u8>, version: u64, flags: u16) -> Result<()> {
-        let row = contiguous("row", row.as_slice())?;
-        self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.copy(row)?, version, flags)?))
+    #[pyo3(signature = (lane, row, *, version=0, flags=0))]
+    fn append_packed(&self, lane: usize, row: &Bound<'_, PyAny>, version: u64, flags: u16) -> Result<()> {
+        let row = reading::<u8>("row", row, &[Dim::Any("stride")])?;
+        self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.copy(&row)?, version, flags)?))
     }
 
-    #[pyo3(signature = (lanes, columns, *, version, flags=None))]
+    #[pyo3(signature = (lanes, columns=None, *, version=0, flags=None, **fields))]
     #[allow(clippy::needless_pass_by_value)] // as Python gives them
     fn append_batch(
         &self,
         lanes: Vec<usize>,
-        columns: Vec<Bound<'_, PyAny>>,
+        columns: Option<&Bound<'_, PyAny>>,
         version: u64,
         flags: Option<Vec<u16>>,
+        fields: Option<&Bound<'_, PyDict>>,
     ) -> Result<()> {
+        let columns = either("columns", columns, fields)?;
         if flags.as_ref().is_some_and(|flags| flags.len() != lanes.len()) {
             return Err(Failure::value(format!("flags: expected one for each of {} lanes", lanes.len())));
         }
         self.with(|End { rows, row }| {
+            let columns: Vec<_> = match columns.cast::<PyDict>() {
+                Ok(fields) => in_order(row.fields(), fields)?,
+                Err(_) => columns.extract()?,
+            };
             let columns = row.columns(&columns, lanes.len())?;
             for (number, lane) in lanes.iter().enumerate() {
                 let flags = flags.as_ref().map_or(0, |flags| flags[number]);
@@ -164,4 +178,20 @@ fn lock(end: &Mutex<End>) -> Result<MutexGuard<'_, End>> {
             "this writer is in use by another thread: each lane has one writer, used by one thread at a time",
         )
     })
+}
+
+/// What is given in one way or the other.
+fn either<'a, 'py>(
+    name: &str,
+    given: Option<&'a Bound<'py, PyAny>>,
+    fields: Option<&'a Bound<'py, PyDict>>,
+) -> Result<&'a Bound<'py, PyAny>> {
+    match (given, fields) {
+        (Some(given), None) => Ok(given),
+        (None, Some(fields)) => Ok(fields.as_any()),
+        (given, _) => {
+            let given = if given.is_some() { "both" } else { "neither" };
+            Err(Failure::kind(format!("{name}: given {given}, expected {name}, or the fields by name")))
+        }
+    }
 }

@@ -124,10 +124,10 @@ fn queue(bytes: usize, length: Duration) -> f64 {
     let (source, mut into) = (vec![1u8; stride], vec![0u8; stride]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut producer = queue.producer(id(1));
+            let mut producer = queue.producer(id(1)).unwrap();
             while producer.put(&source, 0, None, &mut || true).is_ok() {}
         });
-        let mut consumer = queue.consumer(id(2));
+        let mut consumer = queue.consumer(id(2)).unwrap();
         let received = rate(length, || into.copy_from_slice(consumer.pop(None, &mut || true).unwrap().bytes()));
         queue.close().unwrap();
         received

@@ -78,6 +78,12 @@ impl Holder {
         self.0 & ((1 << Self::WORKER) - 1)
     }
 
+    /// What tells it from other holders with its worker id, in 44 bits.
+    #[must_use]
+    pub fn handle(self) -> u64 {
+        self.0 >> Self::WORKER & ((1 << 44) - 1)
+    }
+
     /// Whether both were made by one process (of one pid namespace).
     #[must_use]
     pub fn same_process(self, other: Self) -> bool {

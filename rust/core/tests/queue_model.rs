@@ -58,6 +58,8 @@ fn run(options: Options, ops: &[Op]) -> Result<(), TestCaseError> {
     let queue = Queue::create(&fields, options, 1).unwrap();
     let id = |worker| WorkerId::new(worker).unwrap();
     let mut model = Model::default();
+    let ends = |worker| (queue.producer(id(worker)).unwrap(), queue.consumer(id(worker)).unwrap());
+    let mut ends_of: BTreeMap<u64, _> = (1..=WORKERS).map(|worker| (worker, ends(worker))).collect();
     let mut writing: BTreeMap<u64, Vec<WriteSlot>> = BTreeMap::new();
     let mut reading: BTreeMap<u64, Vec<ReadSlot>> = BTreeMap::new();
     let (zero, mut live) = (Some(Duration::ZERO), || true);
@@ -65,7 +67,7 @@ fn run(options: Options, ops: &[Op]) -> Result<(), TestCaseError> {
         let value = step as u64 + 1;
         match *op {
             Op::Acquire(worker) => {
-                let result = queue.producer(id(worker)).acquire(zero, &mut live);
+                let result = ends_of.get_mut(&worker).unwrap().0.acquire(zero, &mut live);
                 let full = model.used() == options.slots;
                 if full && options.when_full == WhenFull::DropOldest && !model.full.is_empty() {
                     model.full.pop_first();
@@ -97,7 +99,7 @@ fn run(options: Options, ops: &[Op]) -> Result<(), TestCaseError> {
                 model.writing.entry(worker).or_default().pop();
             }
             Op::Pop(worker) => {
-                let result = queue.consumer(id(worker)).pop(zero, &mut live);
+                let result = ends_of.get_mut(&worker).unwrap().1.pop(zero, &mut live);
                 let Some((ticket, (value, redeliveries))) = model.full.pop_first() else {
                     prop_assert!(timed_out(&result));
                     continue;
@@ -129,6 +131,7 @@ fn run(options: Options, ops: &[Op]) -> Result<(), TestCaseError> {
                 }
                 model.dropped += dropped as u64;
                 let reaped = queue.reap(id(worker)).unwrap();
+                ends_of.insert(worker, ends(worker)); // a successor
                 prop_assert_eq!(
                     (reaped.reclaimed, reaped.redelivered, reaped.dropped),
                     (reclaimed, redelivered, dropped)

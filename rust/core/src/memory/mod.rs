@@ -9,10 +9,13 @@ pub mod header;
 mod mapping;
 #[cfg_attr(any(loom, shuttle), path = "segment_model.rs")]
 pub mod segment;
+#[cfg_attr(any(loom, shuttle), path = "window_model.rs")]
+mod window;
 pub mod words;
 
 pub use header::{Header, Stream};
 pub use segment::{Access, ReadWord, Segment};
+pub(crate) use window::Window;
 
 use crate::sync::MODEL;
 

@@ -9,33 +9,39 @@
 //! | what | words | content |
 //! |---|---|---|
 //! | tickets | own line | tickets given out |
-//! | closed | own line | 1 once closed |
+//! | closed | own line | 1 once closed: see [`slots`] |
 //! | counters | own line | see [`Counter`] |
 //! | not empty, not full | 2 x [`EventCount::WORDS`] | who waits |
+//! | seats | 2 per worker id | who is its producer and its consumer ([`seat`]) |
 //! | states | 1 per slot | [`slots::Word`] |
 //! | notes | 2 per slot | commit time (ns, monotonic clock), the producer's own word |
 //!
 //! and then, page aligned, the payloads, `stride` bytes each.
 
 mod consumer;
+mod options;
 mod producer;
+mod seat;
 pub mod slots;
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::memory::{Access, Header, PAGE, Segment, Stream, round_up};
+use crate::memory::{Access, Header, PAGE, Segment, Stream, Window, round_up};
 use crate::owner::WorkerId;
 use crate::schema::{Field, Schema};
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::EventCount;
 
-pub use consumer::{Consumer, ReadSlot};
+pub use consumer::{Consumer, ReadSlot, Watch};
+pub use options::{MAX_SLOTS, Options, WhenFull};
 pub use producer::{Producer, WriteSlot};
+use seat::{Seat, Side};
 pub use slots::{Counter, Reaped, Redelivery};
-use slots::{FULL, MAX_DELIVERIES, READING, Slots, WRITING};
+use slots::{FULL, READING, Slots, WRITING};
 
 const NAME: &str = "trajectory queue";
 
@@ -45,83 +51,13 @@ const CLOSED: usize = LINE;
 const COUNTERS: usize = 2 * LINE;
 const NOT_EMPTY: usize = 3 * LINE;
 const NOT_FULL: usize = NOT_EMPTY + EventCount::WORDS;
-const STATES: usize = NOT_FULL + EventCount::WORDS;
+const PLACES: usize = NOT_FULL + EventCount::WORDS;
+const STATES: usize = PLACES + seat::SEATS;
 /// Commit time and the producer's own word.
 const NOTES: usize = 2;
 
-/// Most slots: a look goes over the words of all of them, which takes half a microsecond for so many.
-pub const MAX_SLOTS: usize = 1_024;
-
-/// What a producer does when no slot is free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
-pub enum WhenFull {
-    /// Wait for a consumer.
-    Block = 0,
-    /// Drop the new segment; counted.
-    DropNew = 1,
-    /// Drop the oldest committed segment; counted. Waits only while every slot is being written or read.
-    DropOldest = 2,
-}
-
-/// How a queue behaves; part of its layout, so both ends agree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Number of slots: committed segments waiting plus those being written and read.
-    pub slots: usize,
-    /// When no slot is free.
-    pub when_full: WhenFull,
-    /// When a consumer dies while it holds a segment.
-    pub redelivery: Redelivery,
-    /// Deliveries of one segment before it is dropped, 1 to 15: one that kills its consumers must not do so for ever.
-    pub max_deliveries: u64,
-}
-
-impl Options {
-    /// Block when full, deliver at least once and at most three times.
-    #[must_use]
-    pub fn new(slots: usize) -> Self {
-        Self { slots, when_full: WhenFull::Block, redelivery: Redelivery::AtLeastOnce, max_deliveries: 3 }
-    }
-
-    fn params(self, stride: usize) -> [u64; 5] {
-        let Self { slots, when_full, redelivery, max_deliveries } = self;
-        [slots as u64, stride as u64, when_full as u64, redelivery as u64, max_deliveries]
-    }
-
-    /// From a header: hostile input.
-    fn parse(params: &[u64]) -> Result<(Self, usize), String> {
-        let &[slots, stride, when_full, redelivery, max_deliveries] = params else {
-            unreachable!("checked by the header")
-        };
-        let when_full = match when_full {
-            0 => WhenFull::Block,
-            1 => WhenFull::DropNew,
-            2 => WhenFull::DropOldest,
-            other => return Err(format!("unknown way {other} of being full")),
-        };
-        let redelivery = match redelivery {
-            0 => Redelivery::AtLeastOnce,
-            1 => Redelivery::AtMostOnce,
-            other => return Err(format!("unknown redelivery {other}")),
-        };
-        let slots = usize::try_from(slots).map_err(|e| e.to_string())?;
-        let stride = usize::try_from(stride).map_err(|e| e.to_string())?;
-        let options = Self { slots, when_full, redelivery, max_deliveries };
-        options.check().map_err(|e| e.to_string())?;
-        Ok((options, stride))
-    }
-
-    fn check(self) -> Result<()> {
-        if !(1..=MAX_SLOTS).contains(&self.slots) {
-            return Err(Error::invalid("slots", self.slots, format!("1 to {MAX_SLOTS}")));
-        }
-        if !(1..=MAX_DELIVERIES).contains(&self.max_deliveries) {
-            return Err(Error::invalid("max_deliveries", self.max_deliveries, format!("1 to {MAX_DELIVERIES}")));
-        }
-        Ok(())
-    }
-}
+/// Windows that are kept for the next time: each is a mapping, of which a process may have some 65,000.
+const MOST_WINDOWS: usize = 1024;
 
 /// Slots by state, at one look (not a snapshot while others work).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -150,6 +86,8 @@ struct Inner {
     header: Header,
     data: usize,
     payload: usize,
+    /// By slot and whether one can write through them.
+    windows: Mutex<HashMap<(usize, bool), Window>>,
 }
 
 /// Byte offsets of the payloads and the end; None on overflow.
@@ -176,7 +114,9 @@ impl Queue {
         let segment = Segment::create("queue", total)?;
         header.write(&segment)?;
         Header::publish(&segment)?; // zero words are free slots
-        Ok(Self { inner: Arc::new(Inner { segment, schema, options, header, data, payload }) })
+        Ok(Self {
+            inner: Arc::new(Inner { segment, schema, options, header, data, payload, windows: Mutex::default() }),
+        })
     }
 
     /// Attach to the queue behind a descriptor, which stays the caller's.
@@ -196,7 +136,9 @@ impl Queue {
         let (payload, _) = payload.ok_or_else(|| {
             bad(format!("{} slots of {stride} bytes do not make {} bytes", options.slots, segment.len()))
         })?;
-        Ok(Self { inner: Arc::new(Inner { segment, schema, options, header, data, payload }) })
+        Ok(Self {
+            inner: Arc::new(Inner { segment, schema, options, header, data, payload, windows: Mutex::default() }),
+        })
     }
 
     /// How it behaves.
@@ -223,16 +165,14 @@ impl Queue {
         self.inner.segment.len()
     }
 
-    /// A writing end. One waiting thread per worker id and end.
-    #[must_use]
-    pub fn producer(&self, worker: WorkerId) -> Producer {
-        Producer::new(self.clone(), worker)
+    /// A writing end, for one thread at a time. [`Error::Owned`] while the id has one, or has a consumer in another process.
+    pub fn producer(&self, worker: WorkerId) -> Result<Producer> {
+        Ok(Producer::new(Seat::take(self, worker, Side::Producer)?))
     }
 
-    /// A reading end. One waiting thread per worker id and end.
-    #[must_use]
-    pub fn consumer(&self, worker: WorkerId) -> Consumer {
-        Consumer::new(self.clone(), worker)
+    /// A reading end, for one thread at a time. [`Error::Owned`] while the id has one, or has a producer in another process.
+    pub fn consumer(&self, worker: WorkerId) -> Result<Consumer> {
+        Ok(Consumer::new(Seat::take(self, worker, Side::Consumer)?))
     }
 
     /// Take back what a worker, proven dead, was writing or reading, and wake everyone.
@@ -242,13 +182,16 @@ impl Queue {
         let reaped = view.slots.reap(dead, redelivery, max_deliveries);
         view.not_full.reap(dead);
         view.not_empty.reap(dead);
+        // Last, for then the id may be taken again. Release, pairs with the Acquire exchange in `Seat::take`.
+        seat::of(view.seats, dead).iter().for_each(|seat| seat.store(0, Ordering::Release));
         Ok(reaped)
     }
 
-    /// No more segments: producers get [`Error::Closed`] from now on, consumers once the queue is empty.
+    /// No more segments: producers get [`Error::Closed`] when they ask for a slot from now on, consumers once nothing can
+    /// come any more. A segment that is being written is still delivered, and so is one whose consumer dies.
     pub fn close(&self) -> Result<()> {
         let view = self.view()?;
-        view.closed.store(1, Ordering::Release); // pairs with the Acquire load in `View::is_closed`
+        view.slots.close();
         view.not_full.notify();
         view.not_empty.notify();
         Ok(())
@@ -256,7 +199,7 @@ impl Queue {
 
     /// Whether [`Queue::close`] was called.
     pub fn is_closed(&self) -> Result<bool> {
-        Ok(self.view()?.is_closed())
+        Ok(self.view()?.slots.is_closed())
     }
 
     /// Slots by state.
@@ -307,18 +250,45 @@ impl Queue {
         let words = segment.words(*data, control_words(options.slots))?;
         let (states, notes) = words[STATES..].split_at(options.slots);
         Ok(View {
-            slots: Slots::new(&words[0], &words[COUNTERS..COUNTERS + Counter::COUNT], states),
-            closed: &words[CLOSED],
+            slots: Slots::new(&words[0], &words[CLOSED], &words[COUNTERS..COUNTERS + Counter::COUNT], states),
+            seats: &words[PLACES..STATES],
             not_empty: EventCount::new(&words[NOT_EMPTY..NOT_FULL]),
-            not_full: EventCount::new(&words[NOT_FULL..STATES]),
+            not_full: EventCount::new(&words[NOT_FULL..PLACES]),
             notes,
         })
     }
 
+    fn offset(&self, slot: usize) -> usize {
+        self.inner.payload + slot * self.inner.schema.stride()
+    }
+
+    /// A window onto a slot's payload, one that was kept or a new one.
+    fn window(&self, slot: usize, writable: bool) -> Result<Window> {
+        if let Some(window) = self.windows().remove(&(slot, writable)) {
+            return Ok(window);
+        }
+        let Inner { segment, schema, .. } = &*self.inner;
+        Window::new(segment.as_fd(), self.offset(slot), schema.stride(), writable)
+            .map_err(|error| Error::system("mapping a slot of a queue for arrays", error))
+    }
+
+    /// Keep a window that nobody looks through for the next time.
+    fn keep_window(&self, slot: usize, writable: bool, window: Window) {
+        window.hide();
+        let mut windows = self.windows();
+        if windows.len() < MOST_WINDOWS {
+            windows.insert((slot, writable), window);
+        }
+    }
+
+    fn windows(&self) -> MutexGuard<'_, HashMap<(usize, bool), Window>> {
+        self.inner.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// First byte of a slot's payload. Whoever owns the slot may access `stride` bytes from there.
     fn payload(&self, slot: usize) -> *mut u8 {
-        let Inner { segment, schema, payload, .. } = &*self.inner;
-        let offset = payload + slot * schema.stride();
+        let Inner { segment, schema, .. } = &*self.inner;
+        let offset = self.offset(slot);
         let words = segment.words(offset, schema.words()).expect("its size was checked");
         words.as_ptr().cast::<u8>().cast_mut()
     }
@@ -333,15 +303,20 @@ impl AsFd for Queue {
 /// The words of the control part.
 struct View<'a> {
     slots: Slots<'a>,
-    closed: &'a AtomicU64,
+    seats: &'a [AtomicU64],
     not_empty: EventCount<'a>,
     not_full: EventCount<'a>,
     notes: &'a [AtomicU64],
 }
 
 impl<'a> View<'a> {
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire) != 0 // pairs with the Release store in `close`
+    /// Wake who may be waiting for a slot that was given back: a producer, or consumers for the end.
+    fn given_back(&self) {
+        self.not_full.notify();
+        // Behind the fence of that: either the closing is seen here, or who closes (and wakes the consumers) comes after.
+        if self.slots.is_closed() {
+            self.not_empty.notify();
+        }
     }
 
     fn note(&self, slot: usize) -> &'a [AtomicU64] {

@@ -4,10 +4,17 @@
 //! word = ticket 44 | deliveries 4 | owner 14 | state 2          0 = free
 //!
 //!  FREE --claim--> WRITING(me) --commit--> FULL(ticket) --pop--> READING(me, ticket) --release--> FREE
-//!                    | abort, reap            | claim_oldest        | reap
-//!                    v                        v                     v
-//!                   FREE                 WRITING(me)           FULL (same ticket, deliveries + 1) or FREE
+//!   | ended          | abort, reap            | claim_oldest        | reap
+//!   v                v                        v                     v
+//!  SEALED           FREE                 WRITING(me)           FULL (same ticket, deliveries + 1) or FREE
 //! ```
+//!
+//! A slot being written carries a number of its writer's handle where the ticket will stand: a handle that was reaped
+//! cannot commit what a later one with the same id writes there.
+//!
+//! The end: once the queue is closed nobody begins to claim, but somebody may be in the middle of it, and what is being
+//! written or read may still come (again). So a consumer seals every free slot, in one CAS each, and is at the end when nothing
+//! but sealed slots is left. SEALED is for ever, so a commit after that cannot be.
 //!
 //! A killed worker leaves WRITING or READING with its id in it. The reaper turns the first into FREE and the second into
 //! FULL again (or FREE, by option), in one CAS each, so whoever is killed at whatever instruction, every slot is
@@ -18,7 +25,7 @@
 //! it could miss a slot filled behind it and take a later one of the same producer.
 
 use crate::kill::kill_point;
-use crate::owner::WorkerId;
+use crate::owner::{Holder, WorkerId};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// States of a slot: the low two bits of its word.
@@ -33,6 +40,9 @@ const DELIVERIES_SHIFT: u32 = 16;
 const DELIVERIES_MASK: u64 = 15;
 const TICKET_SHIFT: u32 = 20;
 
+/// Free for ever: no worker has this id.
+const SEALED: Word = Word(1023 << OWNER_SHIFT | FREE);
+
 /// Most deliveries that the word can count.
 pub const MAX_DELIVERIES: u64 = DELIVERIES_MASK;
 
@@ -46,14 +56,15 @@ impl Word {
         Self(ticket << TICKET_SHIFT | deliveries << DELIVERIES_SHIFT | owner << OWNER_SHIFT | state)
     }
 
-    fn writing(me: WorkerId) -> Self {
-        Self::new(0, 0, me.get(), WRITING)
+    /// The writer's handle stands in the ticket's bits, as far as they go.
+    fn writing(me: Holder) -> Self {
+        Self(me.handle() << TICKET_SHIFT | me.worker() << OWNER_SHIFT | WRITING)
     }
 
     /// Number of the commit, from 1; 0 while free or being written.
     #[must_use]
     pub fn ticket(self) -> u64 {
-        self.0 >> TICKET_SHIFT
+        if self.state() >= FULL { self.0 >> TICKET_SHIFT } else { 0 }
     }
 
     /// Deliveries that ended with the death of the consumer.
@@ -65,11 +76,16 @@ impl Word {
     /// Worker that writes or reads it; 0 = nobody.
     #[must_use]
     pub fn owner(self) -> u64 {
-        self.0 >> OWNER_SHIFT & OWNER_MASK
+        if self == SEALED { 0 } else { self.0 >> OWNER_SHIFT & OWNER_MASK }
     }
 
     pub(crate) fn state(self) -> u64 {
         self.0 & READING
+    }
+
+    /// Whether a segment being read is delivered again when its reader dies.
+    fn comes_back(self, redelivery: Redelivery, max_deliveries: u64) -> bool {
+        redelivery == Redelivery::AtLeastOnce && self.deliveries() + 1 < max_deliveries.min(MAX_DELIVERIES)
     }
 }
 
@@ -101,7 +117,7 @@ pub enum Counter {
     DroppedAtMostOnce,
     /// Slots taken back from producers that died while writing.
     Reclaimed,
-    /// Segments copied at commit because views of the slot were still alive.
+    /// Segments of which somebody keeps a private copy, because arrays on their slot outlived it.
     Copied,
     /// Segments released by their consumers.
     Consumed,
@@ -136,21 +152,68 @@ pub struct Delivery {
 #[derive(Debug, Clone, Copy)]
 pub struct Slots<'a> {
     tickets: &'a AtomicU64,
+    closed: &'a AtomicU64,
     counters: &'a [AtomicU64],
     words: &'a [AtomicU64],
 }
 
 impl<'a> Slots<'a> {
-    /// `tickets`: count of tickets given out. `counters`: [`Counter::COUNT`] words. `words`: one per slot. All zero at first.
+    /// `tickets`: count of tickets given out. `closed`: 1 once no more are to be claimed. `counters`: [`Counter::COUNT`]
+    /// words. `words`: one per slot. All zero at first.
     #[must_use]
-    pub fn new(tickets: &'a AtomicU64, counters: &'a [AtomicU64], words: &'a [AtomicU64]) -> Self {
+    pub fn new(
+        tickets: &'a AtomicU64,
+        closed: &'a AtomicU64,
+        counters: &'a [AtomicU64],
+        words: &'a [AtomicU64],
+    ) -> Self {
         assert_eq!(counters.len(), Counter::COUNT, "counters of a queue");
-        Self { tickets, counters, words }
+        Self { tickets, closed, counters, words }
+    }
+
+    /// No more claims from now on, but for those that have begun.
+    pub fn close(&self) {
+        self.closed.store(1, Ordering::Release); // pairs with the Acquire load in `is_closed`
+    }
+
+    /// Whether [`Slots::close`] was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire) != 0 // pairs with the Release store in `close`
+    }
+
+    /// What a slot becomes when it is given back. Who does not see the closing yet leaves the sealing to the consumers.
+    fn vacant(&self) -> Word {
+        if self.is_closed() { SEALED } else { Word(FREE) }
+    }
+
+    /// Whether a closed queue has nothing left for `me`, now and for ever: no segment waits, is being written, or may be
+    /// delivered again.
+    ///
+    /// What others read may come back when they die, so whoever holds nothing waits for it. Who holds a segment itself does not:
+    /// two consumers that hold one and ask for more would wait for each other. (One that holds none, or asks again
+    /// later, gets what comes back.)
+    #[must_use]
+    pub fn ended(&self, me: WorkerId, redelivery: Redelivery, max_deliveries: u64) -> bool {
+        let holding = self.words().any(|word| word.state() == READING && word.owner() == me.get());
+        (0..self.words.len()).all(|slot| {
+            loop {
+                // Relaxed, the exchange as well: SEALED tells of nothing but itself, and nothing comes after it.
+                let word = Word(self.words[slot].load(Ordering::Relaxed));
+                match word.state() {
+                    FREE if word == SEALED => return true,
+                    FREE if self.swap(slot, word, SEALED, Ordering::Relaxed) => return true,
+                    FREE => {} // claimed meanwhile, or sealed by another consumer
+                    READING => return holding || !word.comes_back(redelivery, max_deliveries),
+                    _ => return false,
+                }
+            }
+        })
     }
 
     /// Take a free slot to write, looking from `hint` on.
     #[must_use]
-    pub fn claim(&self, me: WorkerId, hint: usize) -> Option<usize> {
+    pub fn claim(&self, me: Holder, hint: usize) -> Option<usize> {
         let slots = self.words.len();
         let take = |slot: &usize| {
             self.words[*slot].load(Ordering::Relaxed) == FREE
@@ -166,7 +229,7 @@ impl<'a> Slots<'a> {
 
     /// Take the oldest full slot to write over it; counted as dropped.
     #[must_use]
-    pub fn claim_oldest(&self, me: WorkerId) -> Option<usize> {
+    pub fn claim_oldest(&self, me: Holder) -> Option<usize> {
         loop {
             let (slot, word) = self.oldest()?;
             // Acquire, pairs with the Release exchange in `release` of an earlier reader (through the RMW chain of this
@@ -180,7 +243,7 @@ impl<'a> Slots<'a> {
     }
 
     /// Make a written slot visible to consumers; returns its ticket, or the word found when `me` no longer owns it.
-    pub fn commit(&self, me: WorkerId, slot: usize) -> Result<u64, Word> {
+    pub fn commit(&self, me: Holder, slot: usize) -> Result<u64, Word> {
         kill_point("queue: before commit");
         // Release, pairs with the Acquire load in `oldest`: who sees this ticket given out sees the earlier commits of this
         // producer.
@@ -193,9 +256,11 @@ impl<'a> Slots<'a> {
     }
 
     /// Give a written slot back without committing it.
-    pub fn abort(&self, me: WorkerId, slot: usize) -> Result<(), Word> {
+    pub fn abort(&self, me: Holder, slot: usize) -> Result<(), Word> {
         // Release, pairs with the Acquire exchange in `claim`.
-        self.transition(slot, Word::writing(me), Word(FREE), Ordering::Release)
+        self.transition(slot, Word::writing(me), self.vacant(), Ordering::Release)?;
+        kill_point("queue: aborted");
+        Ok(())
     }
 
     /// Take the full slot with the lowest ticket to read.
@@ -217,7 +282,7 @@ impl<'a> Slots<'a> {
     pub fn release(&self, delivery: Delivery) -> Result<(), Word> {
         kill_point("queue: before release");
         // Release, pairs with the Acquire exchanges in `claim` and `claim_oldest`: our reads lie before their writes.
-        self.transition(delivery.slot, delivery.word, Word(FREE), Ordering::Release)?;
+        self.transition(delivery.slot, delivery.word, self.vacant(), Ordering::Release)?;
         kill_point("queue: released");
         self.count(Counter::Consumed, 1);
         Ok(())
@@ -231,15 +296,14 @@ impl<'a> Slots<'a> {
             if word.owner() != dead.get() {
                 continue;
             }
-            let deliveries = word.deliveries() + 1;
             let (next, counter, number) = match (word.state(), redelivery) {
-                (READING, Redelivery::AtLeastOnce) if deliveries < max_deliveries.min(MAX_DELIVERIES) => {
-                    let again = Word::new(word.ticket(), deliveries, 0, FULL);
+                (READING, _) if word.comes_back(redelivery, max_deliveries) => {
+                    let again = Word::new(word.ticket(), word.deliveries() + 1, 0, FULL);
                     (again, Counter::Redelivered, &mut reaped.redelivered)
                 }
-                (READING, Redelivery::AtLeastOnce) => (Word(FREE), Counter::DroppedDeliveries, &mut reaped.dropped),
-                (READING, Redelivery::AtMostOnce) => (Word(FREE), Counter::DroppedAtMostOnce, &mut reaped.dropped),
-                _ => (Word(FREE), Counter::Reclaimed, &mut reaped.reclaimed),
+                (READING, Redelivery::AtLeastOnce) => (self.vacant(), Counter::DroppedDeliveries, &mut reaped.dropped),
+                (READING, Redelivery::AtMostOnce) => (self.vacant(), Counter::DroppedAtMostOnce, &mut reaped.dropped),
+                _ => (self.vacant(), Counter::Reclaimed, &mut reaped.reclaimed),
             };
             // AcqRel: Release pairs with the Acquire exchanges in `claim` and `pop`, as if the dead had released; Acquire
             // takes over what the dead did. Only another reaper can have changed a word with the dead worker's id.

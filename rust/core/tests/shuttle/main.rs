@@ -10,6 +10,7 @@ use rlz_core::WorkerId;
 use rlz_core::kill;
 use rlz_core::limiter::Limiter;
 use rlz_core::limiter::rule::Rule;
+use rlz_core::owner::Holder;
 use rlz_core::queue::slots::Slots;
 use rlz_core::queue::{Counter, Redelivery};
 use rlz_core::replay::ring::HEAD_WORDS;
@@ -52,6 +53,7 @@ fn die_at_random(body: impl FnOnce()) -> bool {
 
 struct Queue {
     tickets: AtomicU64,
+    closed: AtomicU64,
     counters: Vec<AtomicU64>,
     words: Vec<AtomicU64>,
     payload: Vec<UnsafeCell<u64>>,
@@ -74,21 +76,21 @@ const SEGMENTS: u64 = 3;
 
 impl Queue {
     fn slots(&self) -> Slots<'_> {
-        Slots::new(&self.tickets, &self.counters, &self.words)
+        Slots::new(&self.tickets, &self.closed, &self.counters, &self.words)
     }
 
     #[allow(unsafe_code)]
     fn produce(&self, worker: u64) {
         for number in 0..SEGMENTS {
-            let not_full = EventCount::new(&self.not_full);
-            let slot = not_full.wait(id(worker), None, &mut || true, || Ok(self.slots().claim(id(worker), 0)));
+            let (me, not_full) = (Holder::new(id(worker)), EventCount::new(&self.not_full));
+            let slot = not_full.wait(id(worker), None, &mut || true, || Ok(self.slots().claim(me, 0)));
             let slot = slot.unwrap().unwrap();
             // SAFETY: the slot is ours.
             unsafe { *self.payload[slot].get() = 0 };
             thread::yield_now();
             // SAFETY: as above.
             unsafe { *self.payload[slot].get() = 1 + (worker - 1) * SEGMENTS + number };
-            self.slots().commit(id(worker), slot).unwrap();
+            self.slots().commit(me, slot).unwrap();
             EventCount::new(&self.not_empty).notify();
         }
     }
@@ -100,9 +102,10 @@ impl Queue {
         loop {
             let not_empty = EventCount::new(&self.not_empty);
             let popped = not_empty.wait(id(worker), None, &mut || true, || {
-                let ended = self.ended.load(Ordering::SeqCst) == PRODUCERS;
+                let closed = self.slots().is_closed();
                 let popped = self.slots().pop(id(worker));
-                Ok((ended || popped.is_some()).then_some(popped))
+                let ended = || closed && self.slots().ended(id(worker), Redelivery::AtLeastOnce, 15);
+                Ok((popped.is_some() || ended()).then_some(popped))
             });
             let Some(delivery) = popped.unwrap().unwrap() else { return };
             // SAFETY: the slot is ours to read.
@@ -117,6 +120,9 @@ impl Queue {
             assert_eq!(unsafe { *self.payload[delivery.slot].get() }, value, "written while it was read");
             self.slots().release(delivery).unwrap();
             EventCount::new(&self.not_full).notify();
+            if self.slots().is_closed() {
+                EventCount::new(&self.not_empty).notify(); // others may be waiting for the end
+            }
         }
     }
 
@@ -131,6 +137,7 @@ impl Queue {
 fn share_slots(reaped: bool) {
     let queue = Arc::new(Queue {
         tickets: AtomicU64::new(0),
+        closed: AtomicU64::new(0),
         counters: zeros(Counter::COUNT),
         words: zeros(2),
         payload: (0..2).map(|_| UnsafeCell::new(0)).collect(),
@@ -144,10 +151,13 @@ fn share_slots(reaped: bool) {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
                 let killed = die_at_random(|| queue.produce(worker));
+                // Closed before the last one is reaped: what it holds is waited for.
+                if queue.ended.fetch_add(1, Ordering::SeqCst) + 1 == PRODUCERS {
+                    queue.slots().close();
+                }
                 if killed && reaped {
                     queue.reap(worker);
                 }
-                queue.ended.fetch_add(1, Ordering::SeqCst);
                 EventCount::new(&queue.not_empty).notify();
                 killed
             })

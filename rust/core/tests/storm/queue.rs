@@ -48,6 +48,7 @@ impl<const DROPPING: bool> Scene for Trajectories<DROPPING> {
                 // One that drops the oldest never waits.
                 if DROPPING { "queue: claimed the oldest" } else { "event: announced" },
                 "queue: claimed",
+                "queue: aborted",
             ],
         },
         // And consumers behind such a one hardly ever.
@@ -140,7 +141,7 @@ impl<const DROPPING: bool> Trajectories<DROPPING> {
 
     fn produce(&self, seat: &Seat) {
         let producer = seat.index;
-        let mut end = self.queue.producer(seat.worker);
+        let mut end = self.queue.producer(seat.worker).unwrap();
         loop {
             // Counted first: a number is never used twice.
             let number = self.words(NEXT + producer, 1)[0].fetch_add(1, Ordering::SeqCst);
@@ -150,8 +151,12 @@ impl<const DROPPING: bool> Trajectories<DROPPING> {
             match number % 16 {
                 0 => drop(slot), // not committed
                 1 => {
-                    end.commit_copy(&slot, None, &mut || true).unwrap().unwrap();
+                    // Somebody keeps an array on the slot, and writes to it later.
+                    let (kept, memory) = slot.view().unwrap();
+                    slot.commit().unwrap();
                     self.mark(producer, false, number);
+                    scribble(kept);
+                    drop(memory);
                 }
                 _ => {
                     slot.commit().unwrap();
@@ -162,12 +167,14 @@ impl<const DROPPING: bool> Trajectories<DROPPING> {
         }
     }
 
-    /// Until the queue is closed and empty.
+    /// Until the queue is closed and empty, `batch` segments at a time where so many are ready. (A batch of
+    /// [`Consumer::pop_each`](rlz_core::queue::Consumer::pop_each) that waits has given its slots back: what it has goes with
+    /// its process. So that is used with one.)
     fn consume(&self, worker: WorkerId, batch: usize, tick: impl Fn()) {
         let mut newest = [0; PRODUCERS];
-        let mut end = self.queue.consumer(worker);
+        let mut end = self.queue.consumer(worker).unwrap();
         loop {
-            let popped = end.pop_each(batch, None, &mut || true, |_, slot| {
+            let mut visit = |slot: &ReadSlot| {
                 let (producer, number) = identify(slot);
                 if slot.redeliveries() == 0 {
                     let newest = &mut newest[producer];
@@ -179,14 +186,34 @@ impl<const DROPPING: bool> Trajectories<DROPPING> {
                     self.words(AGAIN, 1)[0].fetch_add(1, Ordering::Relaxed);
                 }
                 tick();
-            });
+            };
+            let popped = if batch == 1 {
+                end.pop_each(1, None, &mut || true, |_, slot| visit(slot)).map(drop)
+            } else {
+                end.pop(None, &mut || true).map(|first| {
+                    let mut held = vec![first];
+                    while held.len() < batch
+                        && let Ok(slot) = end.pop(Some(std::time::Duration::ZERO), &mut || true)
+                    {
+                        held.push(slot);
+                    }
+                    held.iter().for_each(&mut visit);
+                })
+            };
             match popped {
-                Ok(_) => {}
+                Ok(()) => {}
                 Err(Error::Closed { .. }) => return,
                 Err(error) => panic!("{error}"),
             }
         }
     }
+}
+
+/// Write over a whole segment at an address that was shown.
+#[allow(unsafe_code)]
+fn scribble(at: *mut u8) {
+    // SAFETY: as many bytes of a window that the caller keeps.
+    unsafe { std::ptr::write_bytes(at, 0xab, WORDS * 8) };
 }
 
 fn fill_slot(slot: &mut WriteSlot, producer: usize, number: u64) {

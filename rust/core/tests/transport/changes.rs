@@ -53,13 +53,13 @@ fn ends_of_a_queue_come_and_go() {
     let queue = Queue::create(&words_field(WORDS), Options::new(8), 1).unwrap();
     let mut next = 0;
     for worker in (1..40).step_by(2) {
-        let mut producers = [queue.producer(id(worker)), queue.producer(id(worker + 1))];
+        let mut producers = [queue.producer(id(worker)).unwrap(), queue.producer(id(worker + 1)).unwrap()];
         for producer in &mut producers[..1 + worker as usize / 2 % 2] {
             producer.put(&bytes(next), next, POLL, &mut || true).unwrap().unwrap();
             next += 1;
         }
         let mut read = next - queue.occupancy().unwrap().full as u64;
-        let mut consumers = [queue.consumer(id(worker)), queue.consumer(id(100 + worker))];
+        let mut consumers = [queue.consumer(id(worker)).unwrap(), queue.consumer(id(100 + worker)).unwrap()];
         for consumer in &mut consumers[..1 + worker as usize / 2 % 2] {
             let slot = consumer.pop(POLL, &mut || true).unwrap();
             assert_eq!((slot.note().unwrap(), slot.bytes()), (read, &bytes(read)[..]));
@@ -73,12 +73,12 @@ fn ends_of_a_queue_come_and_go() {
 #[test]
 fn a_slow_consumer_keeps_its_own_slot_only() {
     let queue = Queue::create(&words_field(WORDS), Options::new(3), 1).unwrap();
-    let mut producer = queue.producer(id(1));
+    let mut producer = queue.producer(id(1)).unwrap();
     let mut put = |number| producer.put(&bytes(number), number, POLL, &mut || true).unwrap().unwrap();
     put(0);
-    let mut slow = queue.consumer(id(2));
+    let mut slow = queue.consumer(id(2)).unwrap();
     let held = slow.pop(POLL, &mut || true).unwrap();
-    let mut quick = queue.consumer(id(3));
+    let mut quick = queue.consumer(id(3)).unwrap();
     for number in 1..1000 {
         put(number);
         assert_eq!(quick.pop(POLL, &mut || true).unwrap().note().unwrap(), number);
