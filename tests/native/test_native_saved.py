@@ -173,7 +173,7 @@ def test_what_is_saved_beside_a_writer_is_whole(tmp_path: Path) -> None:
     finally:
         end.set()
         thread.join()
-    assert saved[-1] > saved[0]
+    assert max(saved) > saved[0]  # a copy that the writer laps is empty
 
 
 def test_a_failure_leaves_the_older_file(tmp_path: Path) -> None:
