@@ -119,6 +119,11 @@ wheel: setup  ## Build a wheel into dist/ and try it in an empty environment
 	RLZ_WHEEL=$$(echo $(CURDIR)/dist/rlz-*.whl) $(RUN) pytest -q -m wheel tests/packaging
 	@ls -l dist/*.whl
 
+# A tool of its own environment: nobody else needs it.
+.PHONY: docs
+docs: $(UV)  ## Build the pages of docs/ into target/site; fails on a link that leads nowhere
+	$(UV) run --no-project --with 'mkdocs==1.6.1' mkdocs build --quiet --strict
+
 .PHONY: lock
 lock: $(UV)  ## Move every pinned Python dependency to its newest version that fits
 	$(PYTHON) tools/lock.py $(UV)
