@@ -103,7 +103,7 @@ def train(
     env : a Gymnasium id, "file.py:Name", or a class or function that makes an environment.
     quiet : False shows the progress as `rlz train` does.
     on_metrics : called with each line of the log: numbers by tag, "env_steps" among them.
-    on_evaluation : called with each evaluation: `mean`, `std`, `env_steps` and more.
+    on_evaluation : called with each evaluation: `return_mean`, `return_std`, `env_steps` and more.
     on_checkpoint : called with the folder of each checkpoint.
         Any of the three stops the run, after a checkpoint, where it returns False.
     settings : options of `rlz train`, with underscores: `total_timesteps=20_000, seed=2`.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlz.records import rewind as module
+from rlz.tracking import rewind as module
 from rlz.tracking.rewind import rewind
 from rlz.tracking.sinks import Evaluation, EvaluationsFile
 
