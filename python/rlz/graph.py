@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
-from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -81,7 +80,7 @@ class Stream:
         if self.kind == "queue":
             length = self.options["length"]
             segment = packed_bytes((name, dtype, (length, *shape)) for name, dtype, shape in self.fields)
-            return self.options["segments"] * -(-segment // PAGESIZE) * PAGESIZE  # each has pages of its own
+            return self.options["segments"] * segment
         return (2 + min(takers, MOST_LEASES)) * self.row_bytes
 
 

@@ -78,7 +78,7 @@ def _copy(store: Any, worker: int) -> float | None:
 
 KINDS = {
     "replay": Kind({"capacity": 1000}, _write, _write, _read),
-    "queue": Kind({"length": 4, "segments": 60}, _put, _fill, _pop),
+    "queue": Kind({"length": 4, "segments": 600}, _put, _fill, _pop),
     "parameters": Kind({}, _publish, _publish, _copy),
 }
 
