@@ -14,6 +14,8 @@
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("rlz needs 64-bit little-endian Linux (x86-64 or aarch64); on Windows use WSL2");
 
+pub mod dense;
+mod elementary;
 pub mod error;
 #[cfg(not(any(loom, shuttle, feature = "kill-points")))]
 mod kill;
