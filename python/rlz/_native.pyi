@@ -851,3 +851,15 @@ def bind_to_parent(parent_pid: int) -> None:
 
 def check_shared_memory(nbytes: int) -> None:
     """SharedMemoryError when a memfd of that size cannot be populated."""
+
+def dense_threads(threads: int) -> None:
+    """Threads of the dense layers from now on (1 to 1024); 1 at first."""
+
+def dense_kept(shape: list[int]) -> int:
+    """Numbers that a stack of networks keeps for its gradient, for each row; `shape` as in `rlz.networks.dense`."""
+
+def dense_instructions() -> str:
+    """Instruction set that the dense layers use: AVX-512, AVX2 or portable."""
+
+def dense_peak() -> float:
+    """Multiplications and additions a second of one core that does nothing else with these instructions."""

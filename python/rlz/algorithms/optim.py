@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 else:
     torch = Lazy("torch")
 
+from rlz.networks import dense
+
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
@@ -46,6 +48,11 @@ def adam(p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor
     has only four correct digits.
     """
     step = step.double()
+    if p.numel() >= dense.LEAST and dense.usable(p, gradient):
+        correction = (1.0 - BETA2**step).sqrt()
+        size = learning_rate.double() / (1.0 - BETA1**step)
+        fixed = [torch.full_like(step, value) for value in (BETA1, BETA2, EPS)]
+        return Adam(*torch.ops.rlz.dense_adam(p, mean, square, gradient, torch.stack([*fixed, size, correction]).float()))
     mean = mean + (1.0 - BETA1) * (gradient - mean)
     square = BETA2 * square + (1.0 - BETA2) * gradient.square()
     step_size = (learning_rate.double() / (1.0 - BETA1**step)).to(p.dtype)
@@ -55,4 +62,7 @@ def adam(p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor
 
 def polyak(target: Tensor, online: Tensor, tau: float) -> Tensor:
     """Target network after a soft update: (1 - tau) * target + tau * online."""
+    if target.numel() >= dense.LEAST and dense.usable(target, online):
+        new: Tensor = torch.ops.rlz.dense_polyak(target, online, tau)
+        return new
     return target + tau * (online - target)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import torch
     import torch.nn.functional as F
     from torch import Tensor
+
+    from rlz.networks import dense
 else:
-    torch, F = Lazy("torch"), Lazy("torch.nn.functional")
+    torch, F, dense = Lazy("torch"), Lazy("torch.nn.functional"), Lazy("rlz.networks.dense")
 
 ACTIVATIONS = "relu", "tanh", "silu", "elu"
 """Names in `torch.nn.functional` of what may follow a hidden layer."""
@@ -104,6 +106,9 @@ class Mlp:
 
         `first` runs only the first so many members of a stack.
         """
+        if not self.bf16 and x.dim() == 2 and dense.usable(flat, x):
+            y = dense.stack(flat, x, self._numbers(first))
+            return y if self.members is not None else y.squeeze(0)
         activation: Callable[[Tensor], Tensor] = getattr(F, self.activation)
         tensors = iter(self.unflatten(flat))
         if self.members is not None:
@@ -116,6 +121,13 @@ class Mlp:
                 x = x * self._row(next(tensors)) + self._row(next(tensors))
             x = activation(x)
         return self._linear(x, next(tensors), next(tensors), bf16=False)
+
+    def _numbers(self, first: int | None) -> list[int]:
+        """The shape for `dense.stack`."""
+        members = 1 if self.members is None else self.members
+        activation = ACTIVATIONS.index(self.activation)
+        used = len(range(members)[:first])
+        return [members, used, self.inputs, self.outputs, activation, int(self.layer_norm), *self.hidden]
 
     def _row(self, vector: Tensor) -> Tensor:
         return vector if self.members is None else vector.unsqueeze(1)

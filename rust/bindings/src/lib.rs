@@ -7,6 +7,7 @@ mod array;
 mod borrow;
 mod columns;
 mod consumer;
+mod dense;
 mod descriptor;
 mod doorway;
 mod failure;
@@ -74,6 +75,9 @@ mod _native {
 
     #[pymodule_export]
     use crate::policy::Policy;
+
+    #[pymodule_export]
+    use crate::dense::{dense_instructions, dense_kept, dense_peak, dense_threads};
 
     #[pymodule_export]
     use crate::memory::check_shared_memory;

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use rlz_core::dense::{Isa, Machine, Rows, Shape, Step, adam, backward, forward, polyak};
+use rlz_core::dense::{Isa, Machine, Rows, Shape, Step, Wanted, adam, backward, forward, polyak};
 use rlz_core::policy::Activation;
 
 struct Net {
@@ -18,6 +18,7 @@ struct Net {
     new: [Vec<f32>; 3],
     y: Vec<f32>,
     kept: Vec<f32>,
+    dy: Vec<f32>,
     dx: Vec<f32>,
 }
 
@@ -39,6 +40,7 @@ impl Net {
             new: [vec![0.0; size], vec![0.0; size], vec![0.0; size]],
             y: vec![0.0; members * batch * outputs],
             kept: vec![0.0; batch * shape.kept()],
+            dy: vec![0.0; members * batch * outputs],
             dx: vec![0.0; batch * inputs],
             shape,
         }
@@ -50,10 +52,20 @@ impl Net {
         forward(machine, &self.shape, &self.flat, Rows::new(x, x.len() / width, width, width), &mut self.y, kept);
     }
 
-    fn backward(&mut self, machine: Machine, weights: bool, inputs: bool) {
+    /// `inputs`: the last so many. Of the networks each has the gradient of a share of the rows, as under a minimum.
+    fn backward(&mut self, machine: Machine, weights: bool, inputs: usize) {
+        let share = self.dy.len() / self.shape.outputs / self.shape.members;
+        for (at, dy) in self.dy.iter_mut().enumerate() {
+            let (member, row) = (at / self.shape.outputs / share, at / self.shape.outputs % share);
+            *dy = if weights || row % self.shape.members == member { 0.01 } else { 0.0 };
+        }
         let rows = self.dx.len() / self.shape.inputs;
-        let (dflat, dx) = (weights.then_some(&mut self.gradient[..]), inputs.then_some(&mut self.dx[..]));
-        backward(machine, &self.shape, &self.flat, &self.kept, rows, &self.y, dflat, dx);
+        let wanted = Wanted {
+            parameters: weights.then_some(&mut self.gradient[..]),
+            inputs: (inputs > 0)
+                .then(|| (self.shape.inputs - inputs..self.shape.inputs, &mut self.dx[..rows * inputs])),
+        };
+        backward(machine, &self.shape, &self.flat, &self.kept, rows, &self.dy, wanted);
     }
 
     fn step(&mut self, machine: Machine) {
@@ -112,11 +124,11 @@ fn main() {
         say("critics, outputs", flops, timed(calls, || critics.forward(machine, &rows, false)));
         say("critics, outputs that are kept", flops, timed(calls, || critics.forward(machine, &rows, true)));
         let both = flops + critics.products(false);
-        say("critics, gradient of weights", both, timed(calls, || critics.backward(machine, true, false)));
-        say("critics, gradient of inputs", flops, timed(calls, || critics.backward(machine, false, true)));
+        say("critics, gradient of weights", both, timed(calls, || critics.backward(machine, true, 0)));
+        say("critics, gradient of inputs", flops, timed(calls, || critics.backward(machine, false, 8)));
         say("actor, outputs that are kept", actor.products(true), timed(calls, || actor.forward(machine, &obs, true)));
         let both = actor.products(true) + actor.products(false);
-        say("actor, gradient of weights", both, timed(calls, || actor.backward(machine, true, false)));
+        say("actor, gradient of weights", both, timed(calls, || actor.backward(machine, true, 0)));
         say("critics, Adam", 0.0, timed(calls, || critics.step(machine)));
         let mut average = vec![0.0; targets.flat.len()];
         say(
@@ -131,13 +143,13 @@ fn main() {
             actor.forward(machine, &obs, false);
             targets.forward(machine, &rows, false);
             critics.forward(machine, &rows, true);
-            critics.backward(machine, true, false);
+            critics.backward(machine, true, 0);
             critics.step(machine);
             polyak(machine, &targets.flat, &critics.flat, 0.005, &mut average);
             actor.forward(machine, &obs, true);
             critics.forward(machine, &rows, true);
-            critics.backward(machine, false, true);
-            actor.backward(machine, true, false);
+            critics.backward(machine, false, 8);
+            actor.backward(machine, true, 0);
             actor.step(machine);
         });
         say("the dense part of an update of SAC", flops, update);

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // Parts of shared memory: each item writes its own, what it reads an earlier phase has written.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use crate::policy::Activation;
 
@@ -21,10 +22,18 @@ thread_local! {
     static SCRATCH: RefCell<[Buffer; 2]> = RefCell::default();
 }
 
-/// Gradients for `dy[member][row][output]` of the used networks. What is None is not computed.
+/// The gradients that a call computes, and where to.
+#[derive(Default)]
+pub struct Wanted<'a> {
+    /// Of all parameters; 0 for networks that are not used.
+    pub parameters: Option<&'a mut [f32]>,
+    /// Of some columns of the inputs, `[row][column]`, summed over the networks.
+    pub inputs: Option<(Range<usize>, &'a mut [f32])>,
+}
+
+/// Gradients for `dy[member][row][output]` of the used networks.
 ///
-/// `kept`: what [`super::forward`] kept. `dflat`: of all parameters; 0 for networks that are not used. `dx[row][input]`:
-/// of the inputs, summed over the networks.
+/// `kept`: what [`super::forward`] kept.
 ///
 /// # Panics
 /// When a slice does not have the length that the shape asks for.
@@ -35,32 +44,36 @@ pub fn backward(
     kept: &[f32],
     rows: usize,
     dy: &[f32],
-    dflat: Option<&mut [f32]>,
-    dx: Option<&mut [f32]>,
+    wanted: Wanted<'_>,
 ) {
-    assert!(flat.len() == shape.numel() && kept.len() == rows * shape.kept());
+    let Wanted { parameters, inputs } = wanted;
+    let (columns, dx) = inputs.unzip();
+    let columns = columns.unwrap_or_default();
+    assert!(flat.len() == shape.numel() && kept.len() == rows * shape.kept() && columns.end <= shape.inputs);
     assert!(dy.len() == shape.used * rows * shape.outputs);
-    assert!(dflat.as_ref().is_none_or(|dflat| dflat.len() == flat.len()));
-    assert!(dx.as_ref().is_none_or(|dx| dx.len() == rows * shape.inputs));
+    assert!(parameters.as_ref().is_none_or(|gradient| gradient.len() == flat.len()));
+    assert!(dx.as_ref().is_none_or(|dx| dx.len() == rows * columns.len()));
     if rows == 0 {
-        dflat.into_iter().for_each(|dflat| dflat.fill(0.0));
+        parameters.into_iter().for_each(|gradient| gradient.fill(0.0));
         return;
     }
     let layers = shape.layers();
     let deltas_of_row: usize = layers.iter().map(|layer| padded(layer.output)).sum();
     let blocks = rows.div_ceil(BLOCK);
     WORK.with_borrow_mut(|[weights, deltas, inputs, norms]| {
-        // Gradients of inputs go down to the first layer's outputs, or to the inputs themselves.
-        let lowest = usize::from(dx.is_none());
-        let weights_len: usize = layers[lowest.min(layers.len())..].iter().map(transposed_len).sum();
-        let weights = weights.take(weights_len * shape.used);
-        transpose_all(machine, shape, &layers, lowest, flat, weights);
+        let mut pass = Pass { machine, shape, layers: &layers, columns, rows, flat, kept, weights: &[] };
+        let weights =
+            weights.take((0..layers.len()).map(|layer| pass.transposed_len(layer)).sum::<usize>() * shape.used);
+        pass.transpose_all(weights);
+        pass.weights = weights;
         let norm_len: usize = if shape.layer_norm { 2 * shape.hidden.iter().sum::<usize>() } else { 0 };
-        let pass = Pass { shape, layers: &layers, rows, flat, kept, weights, machine };
         let deltas = Shared::new(deltas.take(shape.used * rows * deltas_of_row));
-        let inputs_len = if dx.is_some() { shape.used * rows * padded(shape.inputs) } else { 0 };
-        let inputs = Shared::new(inputs.take(inputs_len));
+        let width = padded(pass.columns.len());
+        let inputs = Shared::new(inputs.take(shape.used * rows * width));
         let norms = Shared::new(norms.take(shape.used * blocks * norm_len));
+        // Rows without a gradient (where another critic was the smallest) may be left out where nothing is summed over
+        // rows; only ReLU's gradient finds the others' activations by a list.
+        let sparse = parameters.is_none() && shape.activation == Activation::Relu && !shape.layer_norm;
         machine.run(shape.used * blocks, |item| {
             let (member, (first, count)) = (item / blocks, block(rows, item % blocks));
             let row = member * rows + first;
@@ -69,63 +82,91 @@ pub fn backward(
                 (
                     deltas.part(row * deltas_of_row, count * deltas_of_row),
                     norms.part(item * norm_len, norm_len),
-                    dx.is_some().then(|| inputs.part(row * padded(shape.inputs), count * padded(shape.inputs))),
+                    inputs.part(row * width, count * width),
                 )
             };
             let dy = &dy[row * shape.outputs..][..count * shape.outputs];
-            pass.down(member, first, count, dy, own, norm, input);
+            let alive: Vec<u32> = if sparse { alive(dy, shape.outputs) } else { Vec::new() };
+            if sparse && alive.len() < count {
+                pass.down_some(member, first, count, dy, &alive, own, input);
+            } else {
+                pass.down(member, (first, count), None, dy, own, norm);
+                pass.to_inputs(member, count, own, input);
+            }
         });
         // SAFETY: the phase that wrote them is over.
         let (deltas, inputs, norms) = unsafe {
             (
                 deltas.read(0, shape.used * rows * deltas_of_row),
-                inputs.read(0, inputs_len),
+                inputs.read(0, shape.used * rows * width),
                 norms.read(0, shape.used * blocks * norm_len),
             )
         };
         let gradients = Gradients { pass: &pass, deltas, deltas_of_row, norms, norm_len, inputs, blocks };
-        gradients.run(dflat, dx);
+        gradients.run(parameters, dx);
     });
 }
 
-/// Numbers of a layer's transposed weights in panels.
-fn transposed_len(layer: &Layer) -> usize {
-    padded(layer.input) * layer.output
+/// Rows that are not 0.
+fn alive(dy: &[f32], width: usize) -> Vec<u32> {
+    let rows = dy.chunks_exact(width).zip(0..);
+    rows.filter(|(row, _)| row.iter().any(|&value| value != 0.0)).map(|(_, index)| index).collect()
 }
 
-fn transpose_all(machine: Machine, shape: &Shape, layers: &[Layer], lowest: usize, flat: &[f32], to: &mut [f32]) {
-    let mut items = Vec::new();
-    let mut at = 0;
-    for member in 0..shape.used {
-        for layer in &layers[lowest.min(layers.len())..] {
-            for row in (0..layer.input).step_by(PANEL) {
-                items.push((layer.weight + member * layer.weights() + row * layer.output, layer, row, at));
-                at += PANEL * layer.output;
-            }
-        }
-    }
-    let to = Shared::new(to);
-    machine.run(items.len(), |item| {
-        let (from, layer, row, at) = items[item];
-        let rows = PANEL.min(layer.input - row);
-        // SAFETY: each panel is one item's.
-        let to = unsafe { to.part(at, PANEL * layer.output) };
-        machine.isa.run(Transpose { from: &flat[from..][..rows * layer.output], rows, columns: layer.output, to });
-    });
+/// Outputs of a layer for all rows of a block, and which rows they are wanted of.
+#[derive(Clone, Copy)]
+struct Outputs<'a> {
+    values: &'a [f32],
+    rows: usize,
+    alive: Option<&'a [u32]>,
 }
 
 struct Pass<'a> {
     machine: Machine,
     shape: &'a Shape,
     layers: &'a [Layer],
+    /// Of the inputs, whose gradients are wanted.
+    columns: Range<usize>,
     rows: usize,
     flat: &'a [f32],
     kept: &'a [f32],
-    /// Transposed, from the lowest layer that needs it.
+    /// Transposed.
     weights: &'a [f32],
 }
 
 impl Pass<'_> {
+    /// Inputs of a layer whose gradients are needed.
+    fn wanted(&self, layer: usize) -> Range<usize> {
+        if layer == 0 { self.columns.clone() } else { 0..self.layers[layer].input }
+    }
+
+    /// Numbers of a layer's transposed weights in panels.
+    fn transposed_len(&self, layer: usize) -> usize {
+        padded(self.wanted(layer).len()) * self.layers[layer].output
+    }
+
+    fn transpose_all(&self, to: &mut [f32]) {
+        let mut items = Vec::new();
+        let mut at = 0;
+        for member in 0..self.shape.used {
+            for (index, layer) in self.layers.iter().enumerate() {
+                let wanted = self.wanted(index);
+                for row in wanted.clone().step_by(PANEL) {
+                    let from = layer.weight + member * layer.weights() + row * layer.output;
+                    items.push((from, PANEL.min(wanted.end - row), layer.output, at));
+                    at += PANEL * layer.output;
+                }
+            }
+        }
+        let to = Shared::new(to);
+        self.machine.run(items.len(), |item| {
+            let (from, rows, columns, at) = items[item];
+            // SAFETY: each panel is one item's.
+            let to = unsafe { to.part(at, PANEL * columns) };
+            self.machine.isa.run(Transpose { from: &self.flat[from..][..rows * columns], rows, columns, to });
+        });
+    }
+
     /// What is kept of a block of a member.
     fn kept(&self, member: usize, first: usize, rows: usize) -> &[f32] {
         let size = self.shape.kept_of_member();
@@ -135,26 +176,62 @@ impl Pass<'_> {
 
     fn transposed(&self, member: usize, layer: usize) -> &[f32] {
         let each = self.weights.len() / self.shape.used;
-        let above: usize = self.layers[layer..].iter().map(transposed_len).sum();
-        &self.weights[member * each + each - above..][..transposed_len(&self.layers[layer])]
+        let below: usize = (0..layer).map(|layer| self.transposed_len(layer)).sum();
+        &self.weights[member * each + below..][..self.transposed_len(layer)]
     }
 
-    /// Gradients of the outputs of all layers of a block of rows (before the activation), last layer first in `deltas`
-    /// as they lie there: panels of layer 0, of layer 1, ..., of the head.
+    /// As `down`, then the inputs, for the rows of a block that are alive; the other rows of `input` become 0.
     #[allow(clippy::too_many_arguments)] // The item, and the parts that it writes.
-    fn down(
+    fn down_some(
         &self,
         member: usize,
         first: usize,
         rows: usize,
         dy: &[f32],
+        alive: &[u32],
+        deltas: &mut [f32],
+        input: &mut [f32],
+    ) {
+        input.fill(0.0);
+        if alive.is_empty() {
+            return;
+        }
+        let count = alive.len();
+        let size = deltas.len() / rows;
+        let deltas = &mut deltas[..size * count];
+        let dy = alive.iter().flat_map(|&row| &dy[row as usize * self.shape.outputs..][..self.shape.outputs]);
+        self.down(member, (first, rows), Some(alive), &dy.copied().collect::<Vec<_>>(), deltas, &mut []);
+        SCRATCH.with_borrow_mut(|[packed, _]| {
+            let packed = packed.take(input.len() / rows * count);
+            self.to_inputs(member, count, deltas, packed);
+            for (input, packed) in input.chunks_exact_mut(rows * PANEL).zip(packed.chunks_exact(count * PANEL)) {
+                for (&row, packed) in alive.iter().zip(packed.chunks_exact(PANEL)) {
+                    input[row as usize * PANEL..][..PANEL].copy_from_slice(packed);
+                }
+            }
+        });
+    }
+
+    /// Gradients of the wanted inputs from those of the first layer's outputs.
+    fn to_inputs(&self, member: usize, rows: usize, deltas: &[f32], input: &mut [f32]) {
+        self.product(member, 0, rows, &deltas[..padded(self.layers[0].output) * rows], input, None);
+    }
+
+    /// Gradients of the outputs of all layers of a block of rows, before the activation: panels of layer 0, of layer 1,
+    /// ..., of the head. `alive`: the rows that `dy` is of, where it is not of all.
+    fn down(
+        &self,
+        member: usize,
+        (first, all): (usize, usize),
+        alive: Option<&[u32]>,
+        dy: &[f32],
         deltas: &mut [f32],
         norm: &mut [f32],
-        input: Option<&mut [f32]>,
     ) {
+        let rows = alive.map_or(all, <[u32]>::len);
         let (shape, isa) = (self.shape, self.machine.isa);
         let places = shape.places();
-        let kept = self.kept(member, first, rows);
+        let kept = self.kept(member, first, all);
         let mut at = deltas.len() - padded(shape.outputs) * rows;
         for (panel, to) in deltas[at..].chunks_exact_mut(rows * PANEL).enumerate() {
             let column = panel * PANEL;
@@ -166,9 +243,16 @@ impl Pass<'_> {
             let (rest, above) = deltas[..at + padded(layer.output) * rows].split_at_mut(at);
             at -= padded(below.output) * rows;
             let own = &mut rest[at..];
-            let outputs = &kept[place.outputs * rows..][..own.len()];
+            let outputs = &kept[place.outputs * all..][..padded(below.output) * all];
             let relu = shape.activation == Activation::Relu;
-            self.product(member, index, rows, above, own, relu.then_some(outputs));
+            self.product(
+                member,
+                index,
+                rows,
+                above,
+                own,
+                relu.then_some(Outputs { values: outputs, rows: all, alive }),
+            );
             if !relu {
                 let inner = if shape.activation != Activation::Silu {
                     outputs
@@ -202,9 +286,6 @@ impl Pass<'_> {
                 });
             }
         }
-        if let Some(input) = input {
-            self.product(member, 0, rows, &deltas[..padded(self.layers[0].output) * rows], input, None);
-        }
     }
 
     /// Gradient of a layer's inputs from that of its outputs.
@@ -215,13 +296,13 @@ impl Pass<'_> {
         rows: usize,
         above: &[f32],
         own: &mut [f32],
-        positive: Option<&[f32]>,
+        relu: Option<Outputs<'_>>,
     ) {
         let weights = self.transposed(member, layer);
-        let Layer { input, output, .. } = self.layers[layer];
+        let (input, output) = (self.wanted(layer).len(), self.layers[layer].output);
         for (panel, out) in own.chunks_exact_mut(rows * PANEL).enumerate() {
-            let finish = match positive {
-                Some(values) => Finish::WherePositive(&values[panel * rows * PANEL..]),
+            let finish = match relu {
+                Some(Outputs { values, rows, alive }) => Finish::WherePositive(&values[panel * rows * PANEL..], alive),
                 None => Finish::Nothing,
             };
             self.machine.isa.run(Product {
@@ -441,7 +522,7 @@ impl Gradients<'_> {
     }
 
     fn inputs(&self, index: usize, dx: Shared<'_>, total: &mut Buffer) {
-        let width = self.pass.shape.inputs;
+        let width = self.pass.columns.len();
         let (first, rows) = block(self.pass.rows, index);
         // SAFETY: these rows are this item's alone.
         let dx = unsafe { dx.part(first * width, rows * width) };

@@ -105,11 +105,11 @@ impl Kernel for Normalise<'_> {
     unsafe fn run<V: Vector>(self) {
         let Self { rows, width, values, scale, shift, normal, inverse } = self;
         let over = 1.0 / width as f32;
-        for row in 0..rows {
+        for (row, inverse) in inverse[..rows].iter_mut().enumerate() {
             let mean = over * row_sum(values, rows, row, width, |x| x);
             let variance = over * row_sum(values, rows, row, width, |x| (x - mean) * (x - mean));
             let scaled = 1.0 / (variance + EPSILON).sqrt();
-            inverse[row] = scaled;
+            *inverse = scaled;
             for_panels(width, |panel, c| {
                 let at = (panel * rows + row) * PANEL;
                 let (values, normal) = (&mut values[at..at + c], &mut normal[at..at + c]);
@@ -146,7 +146,7 @@ impl Kernel for NormaliseBack<'_> {
         let over = 1.0 / width as f32;
         scale_gradient[..width].fill(0.0);
         shift_gradient[..width].fill(0.0);
-        for row in 0..rows {
+        for (row, inverse) in inverse[..rows].iter().enumerate() {
             let (mut plain, mut along) = (0.0, 0.0);
             for_panels(width, |panel, c| {
                 let at = (panel * rows + row) * PANEL;
@@ -167,7 +167,7 @@ impl Kernel for NormaliseBack<'_> {
                 let at = (panel * rows + row) * PANEL;
                 let (gradient, normal) = (&mut gradient[at..at + c], &normal[at..at + c]);
                 for i in 0..c {
-                    gradient[i] = inverse[row] * (gradient[i] - plain - normal[i] * along);
+                    gradient[i] = inverse * (gradient[i] - plain - normal[i] * along);
                 }
             });
         }

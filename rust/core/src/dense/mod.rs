@@ -23,7 +23,7 @@ mod shape;
 mod tests;
 mod vector;
 
-pub use backward::backward;
+pub use backward::{Wanted, backward};
 pub use forward::forward;
 pub use optimiser::{Step, adam, commit, polyak};
 pub use shape::Shape;

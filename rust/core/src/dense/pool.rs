@@ -244,3 +244,41 @@ impl Drop for Close<'_> {
         self.phase.wait_for(claimed.min(self.items));
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_item_is_done_once_whoever_comes_and_goes() {
+        let callers: Vec<_> = (0..3)
+            .map(|caller| {
+                std::thread::spawn(move || {
+                    for round in 0..3000_usize {
+                        let items = (round * 7 + caller) % 23;
+                        let counts: Vec<_> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+                        Pool::get().run(1 + round % 4, items, |item| {
+                            counts[item].fetch_add(1, Ordering::Relaxed);
+                        });
+                        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "round {round}");
+                        if round % 500 == 0 {
+                            std::thread::sleep(Duration::from_millis(2)); // helpers fall asleep
+                        }
+                    }
+                })
+            })
+            .collect();
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+    }
+
+    #[test]
+    fn a_panic_ends_the_call_and_nothing_else() {
+        let caught = catch_unwind(|| Pool::get().run(3, 64, |item| assert!(item != 40, "planted")));
+        assert!(caught.is_err());
+        let done = AtomicUsize::new(0);
+        Pool::get().run(3, 64, |_| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.load(Ordering::Relaxed), 64);
+    }
+}

@@ -31,8 +31,8 @@ pub(super) enum Start<'a> {
 pub(super) enum Finish<'a> {
     Nothing,
     Relu,
-    /// Zero where this, a panel of the output's shape, is not above 0.
-    WherePositive(&'a [f32]),
+    /// Zero where this panel is not above 0: its row of the same number, or the one that the list names.
+    WherePositive(&'a [f32], Option<&'a [u32]>),
 }
 
 /// How the left side lies in its panels.
@@ -77,8 +77,9 @@ impl Product<'_> {
         if let Start::Bias(bias) = self.start {
             assert!(bias.len() >= PANEL);
         }
-        if let Finish::WherePositive(sign) = self.finish {
-            assert!(sign.len() >= (rows - 1) * stride + PANEL);
+        if let Finish::WherePositive(sign, list) = self.finish {
+            let last = list.map_or(rows - 1, |list| list[..*rows].iter().max().map_or(0, |&row| row as usize));
+            assert!(sign.len() >= (last + 1) * PANEL);
         }
     }
 }
@@ -111,7 +112,7 @@ unsafe fn panel<V: Vector, const COLUMNS: bool, const NARROW: bool>(product: &mu
         let mut row = 0;
         macro_rules! tiles {
             ($($rows:literal)*) => {$(
-                while $rows <= V::ROWS && row + $rows <= product.rows {
+                while $rows <= V::ROWS && product.rows - row >= $rows {
                     // SAFETY: the caller's; the tile is inside the panel.
                     unsafe {
                         if NARROW {
@@ -125,7 +126,7 @@ unsafe fn panel<V: Vector, const COLUMNS: bool, const NARROW: bool>(product: &mu
                 }
             )*};
         }
-        const { assert!(V::VECTORS == 2 && PANEL % (V::LANES * V::VECTORS) == 0) };
+        const { assert!(V::VECTORS == 2 && PANEL.is_multiple_of(V::LANES * V::VECTORS)) };
         tiles!(12 8 6 4 2 1);
         column += width;
     }
@@ -180,9 +181,9 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize, const COLUMNS: bool>(
                 let value = match product.finish {
                     Finish::Nothing => sum,
                     Finish::Relu => sum.relu(),
-                    Finish::WherePositive(sign) => {
-                        let sign = sign.as_ptr().add(row * product.stride + column);
-                        sum.where_positive(V::load(sign.add(at)))
+                    Finish::WherePositive(sign, list) => {
+                        let row = list.map_or(row + r, |list| *list.get_unchecked(row + r) as usize);
+                        sum.where_positive(V::load(sign.as_ptr().add(row * PANEL + column + c * V::LANES)))
                     }
                 };
                 value.store(out.add(at));
