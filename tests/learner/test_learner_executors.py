@@ -1,6 +1,7 @@
 """Executors, the helper that compiles, and the engine that swaps."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from rlz._native import dense_instructions
 from rlz.algorithms.actor_critic import ActorCritic
 from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Algorithm, Batch
 from rlz.algorithms.sac import Sac
@@ -49,23 +51,26 @@ def flag() -> torch.Tensor:
 
 
 class Compiled(NamedTuple):
-    """What these tests compile: one update of SAC, two kinds of update of TD3."""
+    """What these tests compile: an update of SAC with torch's products, two kinds of TD3's with dense layers."""
 
     algorithm: ActorCritic
     library: Path
     executor: CompiledExecutor
 
 
-@pytest.fixture(scope="module", params=[make_sac, make_td3], ids=["sac", "td3"])
+@pytest.fixture(scope="module", params=[(make_sac, False), (make_td3, True)], ids=["sac", "td3_dense"])
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    algorithm = request.param()
-    job = make_job(algorithm)
+    make, dense = request.param
+    algorithm = make()
+    job = replace(make_job(algorithm), dense=dense)
     compilation = Compilation(job, tmp_path_factory.mktemp("compiled"))
     compilation.start(nice=0)
     assert compilation.finished(wait=True), compilation.error
     assert compilation.error is None
     compilation.close()
-    return Compiled(algorithm, compilation.library, compilation.load())
+    executor = compilation.load()
+    assert executor.dense == dense
+    return Compiled(algorithm, compilation.library, executor)
 
 
 def make_job(algorithm: Algorithm[Any], batch: Batch | None = None, device: str = "cpu") -> Job:
@@ -196,12 +201,14 @@ def test_engine_loads_from_the_cache_before_the_first_update(
     compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlz.learning.compiled.cache_folder", lambda: compiled.library.parent)
+    shutil.copy(compiled.library, Compilation(make_job(compiled.algorithm)).library)
     lines = list[str]()
     engine = make_engine(compiled.algorithm, make_state(compiled.algorithm), lines)
     engine.start()
     engine.update(make_batch(), 1e-3)
     assert engine.executor == "compiled"
-    assert lines == ["updates are compiled now (checked against an eager one)"]
+    dense = f", dense layers by rlz with {dense_instructions()}" if compiled.executor.dense else ""
+    assert lines == [f"updates are compiled now{dense} (checked against an eager one)"]
     batch = make_batch()
     batch.reward.fill_(float("inf"))
     with pytest.raises(NonFiniteError, match="critic_loss is not finite"):

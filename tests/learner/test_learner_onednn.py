@@ -111,7 +111,9 @@ def tiny_inputs() -> tuple[Tensor, ...]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("broken", [False, True], ids=["rewritten", "fallback"])
-def test_machine_code_gives_the_same_and_does_without_where_the_compiler_differs(onednn, monkeypatch, capsys, broken):
+def test_machine_code_gives_the_same_and_does_without_where_the_compiler_differs(
+    onednn, trace, monkeypatch, capsys, broken
+):
     calls = []
 
     def rewrite(program: Any) -> int:
@@ -126,7 +128,12 @@ def test_machine_code_gives_the_same_and_does_without_where_the_compiler_differs
     given = tiny_inputs()
     options = {key: value for key, value in compile_helper.OPTIONS.items() if key != "aot_inductor.package"}
     monkeypatch.setattr(compile_helper, "OPTIONS", options)
-    library = compile_helper._library(tiny, given, torch.device("cpu"))
+
+    def traced(*, native: bool) -> Any:
+        assert not native
+        return compile_helper.Traced(trace(tiny)(*given), [])
+
+    library = compile_helper._library(traced, given, torch.device("cpu"), dense=False)
     assert calls == [6]
     assert ("another compiler" in capsys.readouterr().err) == broken
     found = torch._export.aot_load(library, "cpu")(*given)

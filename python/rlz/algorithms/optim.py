@@ -10,10 +10,10 @@ from rlz.lazy import Lazy
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-else:
-    torch = Lazy("torch")
 
-from rlz.networks import dense
+    from rlz.networks import dense
+else:
+    torch, dense = Lazy("torch"), Lazy("rlz.networks.dense")
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -52,7 +52,9 @@ def adam(p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor
         correction = (1.0 - BETA2**step).sqrt()
         size = learning_rate.double() / (1.0 - BETA1**step)
         fixed = [torch.full_like(step, value) for value in (BETA1, BETA2, EPS)]
-        return Adam(*torch.ops.rlz.dense_adam(p, mean, square, gradient, torch.stack([*fixed, size, correction]).float()))
+        return Adam(
+            *torch.ops.rlz.dense_adam(p, mean, square, gradient, torch.stack([*fixed, size, correction]).float())
+        )
     mean = mean + (1.0 - BETA1) * (gradient - mean)
     square = BETA2 * square + (1.0 - BETA2) * gradient.square()
     step_size = (learning_rate.double() / (1.0 - BETA1**step)).to(p.dtype)

@@ -12,9 +12,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlz.errors import in_one_line
 from rlz.learning.toolchain import use_cuda
@@ -69,10 +70,12 @@ def main() -> int:
 def compile_update(job: Job, library: Path) -> None:
     """Compile the in-place update of a job into `library` (atomically)."""
     import torch
+    from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
 
     from rlz.algorithms.base import Batch
     from rlz.learning.compiled import blank
     from rlz.learning.executors import InPlaceUpdate
+    from rlz.networks import dense
 
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision(job.products)
@@ -85,49 +88,72 @@ def compile_update(job: Job, library: Path) -> None:
     rows = job.batch[0][0][0]
     noise = torch.randn(job.algorithm.noise_shape(rows), device=device)
     learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
-    update = InPlaceUpdate(job.algorithm)
-
-    def flat(*inputs: Tensor, kind: str) -> tuple[Tensor, ...]:
-        old, failed, fields = inputs[: len(state)], inputs[len(state)], inputs[len(state) + 1 : -2]
-        noise, learning_rate = inputs[-2:]
-        updated = update(State(*old), failed, Batch(*fields), noise, learning_rate, kind)
-        return tuple(tensor for tensor in updated if tensor is not None)
-
     inputs = (*state, failed, *batch, noise, learning_rate)
+
+    def traced(kind: str, *, native: bool) -> Traced:
+        """The update as a graph: from flat inputs to metrics, TD errors if there are any, and what is written later."""
+        update = InPlaceUpdate(job.algorithm, later=dense.commits if native else None)
+        unwritten: list[int] = []
+
+        def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
+            old, failed, fields = inputs[: len(state)], inputs[len(state)], inputs[len(state) + 1 : -2]
+            updated = update(State(*old), failed, Batch(*fields), *inputs[-2:], kind)
+            unwritten[:] = update.unwritten
+            return *(tensor for tensor in updated if tensor is not None), *update.unwritten.values()
+
+        with torch.no_grad(), dense.operators() if native else nullcontext():
+            return Traced(make_fx(flat)(*inputs), unwritten)
+
     from torch._inductor.package.package import package_aoti
 
     files: dict[str, Any] = {}
     for kind in job.kinds:
-        files[kind] = _library(partial(flat, kind=kind), inputs, device)
+        files[kind] = _library(partial(traced, kind), inputs, device, dense=job.dense)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=library.parent) as scratch:
         made = Path(scratch) / "update.pt2"
         package_aoti(str(made), files)
         made.replace(library)
 
 
-def _library(update: Callable[..., Any], inputs: tuple[Tensor, ...], device: torch.device) -> Any:
-    """Machine code of an update."""
-    import torch
-    from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
+class Traced(NamedTuple):
+    """An update as a graph."""
 
-    def code(*, rewritten: bool) -> Any:
+    graph: Any
+    unwritten: list[int]
+    """Fields of the state whose new values are the last outputs, for the caller to write."""
+
+
+def _library(
+    trace: Callable[..., Traced], inputs: tuple[Tensor, ...], device: torch.device, *, dense: bool | None
+) -> Any:
+    """Machine code of an update, with the fastest products that this machine has for it."""
+    import torch
+
+    def code(traced: Traced, options: dict[str, Any]) -> Any:
         with torch.no_grad():
-            traced = make_fx(update)(*inputs)
-            if rewritten:
-                onednn.rewrite(traced)
-            program = torch.export.export(traced, inputs, strict=False)
-            options = CUDA_OPTIONS if device.type == "cuda" else OPTIONS
+            program = torch.export.export(traced.graph, inputs, strict=False)
             return torch._inductor.aot_compile(program.module(), inputs, options=options)
 
-    if device.type == "cpu":
-        try:
-            from rlz.learning import onednn
+    if device.type == "cuda":
+        return code(trace(native=False), CUDA_OPTIONS)
+    try:
+        from rlz.learning import native, onednn
+        from rlz.learning.compiled import UNWRITTEN
 
-            if onednn.faster():
-                return code(rewritten=True)
-        except Exception as error:  # another version of torch, whose compiler is not the same inside
-            print(f"no products by oneDNN: {in_one_line(error)}", file=sys.stderr)
-    return code(rewritten=False)
+        if dense is not False:
+            traced = trace(native=True)
+            if native.dense_calls(traced.graph) and (dense or native.faster(traced.graph)):
+                native.narrow(traced.graph)
+                unwritten = {UNWRITTEN: ",".join(map(str, traced.unwritten))}
+                own = {"aot_inductor.custom_ops_to_c_shims": native.shims(), "aot_inductor.metadata": unwritten}
+                return code(traced, OPTIONS | own)
+        if onednn.faster():
+            traced = trace(native=False)
+            onednn.rewrite(traced.graph)
+            return code(traced, OPTIONS)
+    except Exception as error:  # another version of torch, whose compiler is not the same inside
+        print(f"neither dense layers of rlz nor products by oneDNN: {in_one_line(error)}", file=sys.stderr)
+    return code(trace(native=False), OPTIONS)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from rlz.errors import in_one_line
 from rlz.learning.executors import Updated
 from rlz.learning.memory import HELPER_BYTES
 from rlz.learning.toolchain import missing_tool
+from rlz.networks import dense
 from rlz.references import files_of
 from rlz.system.user_cache import drop_oldest, user_cache
 
@@ -75,6 +76,7 @@ class Job:
     batch : layouts of the fields of a batch; the compiled code is for these alone.
     device : torch device.
     kinds : of update.
+    dense : dense layers are those of rlz, or as torch makes them; None: the faster of the two. On the CPU.
     products : `torch.get_float32_matmul_precision()`.
     """
 
@@ -83,13 +85,14 @@ class Job:
     device: str
     kinds: tuple[str, ...]
     products: str = "highest"
+    dense: bool | None = None
 
     def key(self) -> str:
         """Name in the cache: a digest of everything that the machine code depends on."""
         digest = hashlib.sha256()
         kind = torch.device(self.device).type
         facts = [torch.__version__, kind, repr(self.algorithm), repr(self.batch), repr(self.kinds)]
-        facts += [self.products, _processor()]
+        facts += [self.products, str(self.dense), _processor()]
         if kind == "cuda":
             facts.append(torch.cuda.get_device_name(self.device))
         for fact in facts:
@@ -115,7 +118,7 @@ def _sources(algorithm: Algorithm[Any]) -> list[Path]:
     files = {path for folder in folders for path in folder.glob("*.py")}
     files |= {
         Path(__file__).with_name(name)
-        for name in ("compiled.py", "executors.py", "compile_helper.py", "onednn.py", "toolchain.py")
+        for name in ("compiled.py", "executors.py", "compile_helper.py", "native.py", "onednn.py", "toolchain.py")
     }
     own = getattr(sys.modules.get(type(algorithm).__module__), "__file__", None)
     return sorted(files | ({Path(own)} if own else set()))
@@ -124,6 +127,16 @@ def _sources(algorithm: Algorithm[Any]) -> list[Path]:
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/rlz/compiled`, which may not exist yet."""
     return user_cache("compiled")
+
+
+UNWRITTEN = "rlz.unwritten"
+"""In the metadata of a library with dense layers of rlz: fields of the state that are its last outputs, and that
+whoever calls it writes."""
+
+
+def _numbers(metadata: Mapping[str, str]) -> tuple[int, ...] | None:
+    text = metadata.get(UNWRITTEN)
+    return None if text is None else tuple(int(number) for number in text.split(",") if number)
 
 
 class CompiledExecutor:
@@ -147,6 +160,7 @@ class CompiledExecutor:
         with _LOADING, tempfile.TemporaryDirectory(prefix="rlz-", ignore_cleanup_errors=True) as scratch:
             before = os.environ.get("TMPDIR")
             os.environ["TMPDIR"] = scratch
+            dense.library()  # whose functions the library may call by name
             try:
                 load = torch._C._aoti.AOTIModelPackageLoader
                 self._update = {
@@ -158,6 +172,9 @@ class CompiledExecutor:
                 else:
                     os.environ["TMPDIR"] = before
         self._batch = batch
+        self._unwritten = {kind: _numbers(update.get_metadata()) for kind, update in self._update.items()}
+        self.dense = any(numbers is not None for numbers in self._unwritten.values())
+        """It has dense layers of rlz."""
 
     def __call__(
         self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str
@@ -166,8 +183,23 @@ class CompiledExecutor:
         fields = batch.tensors()
         if layouts(fields) != self._batch:
             raise ValueError(f"compiled for batches of {self._batch}, got {layouts(fields)}")
-        metrics, *td_errors = self._update[kind].boxed_run([*state, failed, *fields, noise, learning_rate])
-        return Updated(metrics, td_errors[0] if td_errors else None)
+        update, inputs = self._update[kind], [*state, failed, *fields, noise, learning_rate]
+        unwritten = self._unwritten[kind]
+        if unwritten is None:
+            metrics, *td_errors = update.boxed_run(inputs)
+            return Updated(metrics, td_errors[0] if td_errors else None)
+        # The threads are those of the dense layers. Others would spin on the same cores for loops that are short.
+        threads = torch.get_num_threads()
+        dense.use_threads(threads)
+        torch.set_num_threads(1)
+        try:
+            metrics, *rest = update.boxed_run(inputs)
+            first = len(rest) - len(unwritten)
+            if not failed:
+                dense.commit([state[index] for index in unwritten], rest[first:])
+        finally:
+            torch.set_num_threads(threads)
+        return Updated(metrics, rest[0] if first else None)
 
 
 class Compilation:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlz._native import dense_instructions
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import DeviceError, NonFiniteError, in_one_line
 from rlz.learning.compiled import LOW_PRIORITY, Compilation, Job, Layout, kinds_of
@@ -111,7 +112,9 @@ class Engine:
         torch.set_num_threads(1)
         self._cycle = algorithm.cycle if cycle is None else tuple(cycle)
         self._done = int(state.updates)
-        job = Job(algorithm, layout, str(device), kinds_of(self._cycle), torch.get_float32_matmul_precision())
+        kinds, products = kinds_of(self._cycle), torch.get_float32_matmul_precision()
+        # A fixed plan's bits depend on no measurement.
+        job = Job(algorithm, layout, str(device), kinds, products, dense=False if plan.fixed else None)
         self._compilation = Compilation(job) if plan.compile else None
         self._poll_at = 0.0
         self._launches: Launches | None = None
@@ -408,7 +411,8 @@ class Engine:
             # The library stays: rounding may be the reason, and whether it matters depends on the rows.
             return f"the compiled one differs, {reason}"
         self._executor = compiled
-        self._log("updates are compiled now (checked against an eager one)")
+        dense = f", dense layers by rlz with {dense_instructions()}" if compiled.dense else ""
+        self._log(f"updates are compiled now{dense} (checked against an eager one)")
         self._tuner.restart()
         return None
 

@@ -7,6 +7,7 @@ the machine code that the compiler made of the whole of it. `graphs.py` captures
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -49,10 +50,18 @@ class InPlaceUpdate:
     """An algorithm's update that writes the state back, unless a loss or gradient is or was not finite.
 
     The choice is made on the device, without a synchronisation.
+
+    Parameters
+    ----------
+    later
+        Fields of the state that the caller writes when the flag is 0, by their new values, which `unwritten` has
+        after a call; said for the tensors before and after. None is written later if not given.
     """
 
-    def __init__(self, algorithm: Algorithm[Any]) -> None:
+    def __init__(self, algorithm: Algorithm[Any], later: Callable[[Tensor, Tensor], bool] | None = None) -> None:
         self.algorithm = algorithm
+        self._later = later
+        self.unwritten: dict[int, Tensor] = {}
 
     def __call__(
         self, state: Any, failed: Tensor, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str
@@ -60,8 +69,14 @@ class InPlaceUpdate:
         """As in `Executor`."""
         new, metrics, checks, td_errors = self.algorithm.update(state, batch, noise, learning_rate, kind)
         frozen = _first_failure(failed, checks)
-        for old, fresh in changed(state, new):
-            old.copy_(torch.where(frozen != 0, old, fresh))
+        self.unwritten = {}
+        for index, (old, fresh) in enumerate(zip(state, new, strict=True)):
+            if old is fresh:
+                continue
+            if self._later is not None and self._later(old, fresh):
+                self.unwritten[index] = fresh
+            else:
+                old.copy_(torch.where(frozen != 0, old, fresh))
         failed.copy_(frozen)
         return Updated(metrics, td_errors)
 

@@ -1,14 +1,121 @@
-"""How a compiled update calls the dense layers of `rlz._native`: C++ that the compiler puts before its own.
+"""Dense layers of a compiled update by `rlz._native`, where they are faster than the products that torch has.
 
-Each operator of `rlz.networks.dense` becomes a function that takes torch's tensor handles, allocates what it gives back,
-and calls the C function of the same name with addresses. Imports torch's compiler: for its helper process only.
+An update is traced with the operators of `rlz.networks.dense`. In the compiler's C++ each of them is a function that
+takes torch's tensor handles, allocates what it gives back, and calls the C function of the same name with addresses.
+
+Imports torch's compiler: for its helper process only.
 """
 
 from __future__ import annotations
 
-import torch
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
-from rlz.networks import dense
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from rlz.learning import onednn
+
+WORTHWHILE = 1.15
+"""Time of all dense layers, relative to their bare products by torch, below which they are used. What torch has beside
+the products (bias, activation, their gradients, transposed copies) took a quarter of the time of the products."""
+
+ROUNDS = 10
+
+aten = torch.ops.aten
+
+
+def dense_calls(program: GraphModule) -> list[Node]:
+    """The calls of dense layers in a traced update."""
+    targets = torch.ops.rlz.dense_forward.default, torch.ops.rlz.dense_backward.default
+    return [node for node in program.graph.nodes if node.target in targets]
+
+
+def narrow(program: GraphModule) -> None:
+    """Let gradients of inputs be of those columns alone that are used, in place: actions and no observations."""
+    graph = program.graph
+    for node in dense_calls(program):
+        if node.target != torch.ops.rlz.dense_backward.default or not node.args[6]:
+            continue
+        # All columns are wanted as traced; a part is taken by a slice of the second result.
+        results = [user for user in node.users if user.args[1] == 1]
+        for unused in [user for result in results for user in result.users if not user.users]:
+            graph.erase_node(unused)
+        slices = [user for result in results for user in result.users]
+        ranges = {user.args[2:] for user in slices if user.target == aten.slice.Tensor and user.args[1] == 1}
+        if len(ranges) != 1 or any(user.target != aten.slice.Tensor for user in slices):
+            continue
+        ((first, last, *step),) = ranges
+        if step not in ([], [1]):
+            continue
+        last = min(last, node.args[6])
+        node.args = (*node.args[:5], first, last - first)
+        for user in slices:
+            user.replace_all_uses_with(user.args[0])
+            graph.erase_node(user)
+        for result in results:
+            result.meta["val"] = result.meta["val"][:, first:last].contiguous()
+    graph.lint()
+    program.recompile()
+
+
+def faster(program: GraphModule) -> bool:
+    """Whether the dense layers of a traced update are fast enough on one thread of this machine."""
+    product = onednn.linear if onednn.faster() else _product
+    native, others = 0.0, 0.0
+    for node in dense_calls(program):
+        inputs = [_example(argument) for argument in node.args]
+        bare = [(torch.randn(m, k), torch.randn(n, k)) for m, k, n in _products(node)]
+
+        def by_torch(pairs: list[tuple[Tensor, Tensor]]) -> None:
+            for left, right in pairs:
+                product(left, right)
+
+        works = partial(node.target, *inputs), partial(by_torch, bare)  # type: ignore[arg-type]
+        times = [tuple(map(_seconds, works)) for _ in range(ROUNDS)]
+        native += min(mine for mine, _ in times)
+        others += min(theirs for _, theirs in times)
+    return native < WORTHWHILE * others
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    return left @ right.T
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    begin = time.thread_time()
+    work()
+    return time.thread_time() - begin
+
+
+def _example(argument: Any) -> Any:
+    if not isinstance(argument, Node):
+        return argument
+    value = argument.meta["val"]
+    example = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return example.uniform_(-0.1, 0.1)
+
+
+def _products(node: Node) -> list[tuple[int, int, int]]:
+    """Rows, inner size and columns of each product that a call stands for."""
+    forward = node.target == torch.ops.rlz.dense_forward.default
+    _, used, inputs, outputs, _, _, *hidden = node.args[2 if forward else 3]  # type: ignore[index, misc]
+    rows = node.args[1 if forward else 2].meta["val"].shape[0 if forward else 1]
+    sizes = [inputs, *hidden, outputs]
+    found = []
+    for layer, (width, out) in enumerate(pairwise(sizes)):
+        if forward:
+            found += [(rows, width, out)] * used
+            continue
+        found += [(width, rows, out)] * used if node.args[4] else []
+        columns = width if layer else node.args[6]
+        found += [(rows, out, columns)] * used if columns else []
+    return found
+
 
 _OPENING = """
     auto address = [](AtenTensorHandle tensor) {
@@ -44,9 +151,10 @@ _FORWARD = """
 _BACKWARD = """
     const int64_t rows = size(dy, 1);
     RLZ_TRY(make({weights ? size(flat, 0) : 0}, dflat));
-    RLZ_TRY(inputs ? make({rows, shape[2]}, dx) : make({0}, dx));
+    RLZ_TRY(columns ? make({rows, columns}, dx) : make({0}, dx));
     return rlz_dense_backward(shape, count, rows, address(flat), address(kept), address(dy),
-                              weights ? address(*dflat) : nullptr, inputs ? address(*dx) : nullptr);
+                              weights ? address(*dflat) : nullptr, columns ? address(*dx) : nullptr, first,
+                              columns);
 """
 
 _ADAM = """
@@ -83,10 +191,12 @@ def shims() -> dict[torch._ops.OpOverload, list[str]]:
             ),
         ],
         ops.dense_backward.default: [
-            "int rlz_dense_backward(const int64_t*, size_t, size_t, const float*, const float*, const float*, float*, float*)",
+            "int rlz_dense_backward(const int64_t*, size_t, size_t, const float*, const float*, "
+            "const float*, float*, float*, size_t, size_t)",
             _function(
                 "dense_backward",
-                f"{_T} flat, {_T} kept, {_T} dy, const int64_t* shape, int64_t count, int32_t weights, int32_t inputs, "
+                f"{_T} flat, {_T} kept, {_T} dy, const int64_t* shape, int64_t count, int32_t weights, int64_t first, "
+                f"int64_t columns, "
                 f"{_T}* dflat, {_T}* dx",
                 _BACKWARD,
             ),

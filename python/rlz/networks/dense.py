@@ -1,5 +1,5 @@
-"""Dense layers by `rlz._native` (`rust/core/src/dense`): operators that run whole stacks of MLPs, Adam and Polyak in one
-call each.
+"""Dense layers by `rlz._native` (`rust/core/src/dense`): operators that run whole stacks of MLPs, Adam and Polyak in
+one call each.
 
 Networks and optimiser steps use them inside `with operators():`, which is how an update is traced that is compiled for
 this CPU. Their gradients are operators too, so what is traced is one call for a stack's outputs and one for its
@@ -34,6 +34,11 @@ def operators() -> Iterator[None]:
         yield
     finally:
         _active = before
+
+
+def commits(old: Tensor, new: Tensor) -> bool:
+    """`commit` writes such a tensor of a state: large and flat."""
+    return usable(old, new) and old.dim() == 1 and old.numel() >= LEAST and old.is_contiguous() and new.is_contiguous()
 
 
 def usable(*tensors: Tensor) -> bool:
@@ -73,7 +78,8 @@ class _Stack(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         flat, kept = ctx.saved_tensors
         weights, inputs, _ = ctx.needs_input_grad
-        dflat, dx = torch.ops.rlz.dense_backward(flat, kept, dy.contiguous(), ctx.shape, weights, inputs)
+        columns = ctx.shape[2] if inputs else 0
+        dflat, dx = torch.ops.rlz.dense_backward(flat, kept, dy.contiguous(), ctx.shape, weights, 0, columns)
         return dflat if weights else None, dx if inputs else None, None
 
 
@@ -83,7 +89,7 @@ _library = torch.library.Library("rlz", "FRAGMENT")  # type: ignore[no-untyped-c
 
 SCHEMAS = (
     "dense_forward(Tensor flat, Tensor x, int[] shape, bool keep) -> (Tensor y, Tensor kept)",
-    "dense_backward(Tensor flat, Tensor kept, Tensor dy, int[] shape, bool weights, bool inputs)"
+    "dense_backward(Tensor flat, Tensor kept, Tensor dy, int[] shape, bool weights, int first, int columns)"
     " -> (Tensor dflat, Tensor dx)",
     "dense_adam(Tensor p, Tensor mean, Tensor square, Tensor gradient, Tensor constants)"
     " -> (Tensor p, Tensor mean, Tensor square)",
@@ -132,18 +138,18 @@ def _forward(flat: Tensor, x: Tensor, shape: list[int], keep: bool) -> tuple[Ten
 
 
 def _backward_like(
-    flat: Tensor, kept: Tensor, dy: Tensor, shape: list[int], weights: bool, inputs: bool
+    flat: Tensor, kept: Tensor, dy: Tensor, shape: list[int], weights: bool, first: int, columns: int
 ) -> tuple[Tensor, Tensor]:
-    dx = (dy.shape[1], shape[2]) if inputs else (0,)
-    return torch.empty_like(flat) if weights else flat.new_empty(0), flat.new_empty(dx)
+    dflat = torch.empty_like(flat) if weights else flat.new_empty(0)
+    return dflat, flat.new_empty((dy.shape[1], columns) if columns else (0,))
 
 
 def _backward(
-    flat: Tensor, kept: Tensor, dy: Tensor, shape: list[int], weights: bool, inputs: bool
+    flat: Tensor, kept: Tensor, dy: Tensor, shape: list[int], weights: bool, first: int, columns: int
 ) -> tuple[Tensor, Tensor]:
-    dflat, dx = _backward_like(flat, kept, dy, shape, weights, inputs)
-    addresses = dflat if weights else None, dx if inputs else None
-    _call("backward", shape, len(shape), dy.shape[1], flat, kept, dy, *addresses)
+    dflat, dx = _backward_like(flat, kept, dy, shape, weights, first, columns)
+    into = dflat if weights else None, dx if columns else None
+    _call("backward", shape, len(shape), dy.shape[1], flat, kept, dy, *into, first, columns)
     return dflat, dx
 
 
@@ -169,6 +175,11 @@ def _polyak(target: Tensor, online: Tensor, tau: float) -> Tensor:
     new = torch.empty_like(target)
     _call("polyak", len(target), target, online, float(tau), new)
     return new
+
+
+def use_threads(threads: int) -> None:
+    """Threads of all operators and of `commit` from now on, in this process."""
+    _native.dense_threads(threads)
 
 
 def commit(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -4,6 +4,7 @@
 //! arguments and checks every tensor before its address comes here. Each returns 0, or 1 after it has printed what was wrong.
 
 #![allow(unsafe_code)] // Slices from addresses, whose length the caller warrants.
+#![allow(unreachable_pub)] // C finds them by name.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice::{from_raw_parts, from_raw_parts_mut};

@@ -175,18 +175,22 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize, const COLUMNS: bool>(
             }
             segment::<V, R, C, PANEL, 1>(&mut sums, left, &mut right, inner);
         }
+        // Short loops over constant bounds: unrolled, so that the sums stay in registers.
         for (r, sums) in sums.iter().enumerate() {
             for (c, &sum) in sums.iter().enumerate() {
-                let at = r * product.stride + c * V::LANES;
-                let value = match product.finish {
-                    Finish::Nothing => sum,
-                    Finish::Relu => sum.relu(),
-                    Finish::WherePositive(sign, list) => {
-                        let row = list.map_or(row + r, |list| *list.get_unchecked(row + r) as usize);
-                        sum.where_positive(V::load(sign.as_ptr().add(row * PANEL + column + c * V::LANES)))
-                    }
-                };
-                value.store(out.add(at));
+                let sum = if matches!(product.finish, Finish::Relu) { sum.relu() } else { sum };
+                sum.store(out.add(r * product.stride + c * V::LANES));
+            }
+        }
+        // From the cache, where the sums have just gone: in the loops above it would cost them their registers.
+        if let Finish::WherePositive(sign, list) = product.finish {
+            for r in 0..R {
+                let from = list.map_or(row + r, |list| list[row + r] as usize);
+                let sign = sign.as_ptr().add(from * PANEL + column);
+                for at in (0..C * V::LANES).step_by(V::LANES) {
+                    let to = out.add(r * product.stride + at);
+                    V::load(to).where_positive(V::load(sign.add(at))).store(to);
+                }
             }
         }
     }
