@@ -1,5 +1,6 @@
 """Dense layers of `rlz._native` as operators: the same networks, steps and updates as torch makes."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -8,11 +9,11 @@ import torch
 
 from rlz.algorithms.base import ACTOR, CRITIC_TARGET, WHOLE, Batch
 from rlz.algorithms.optim import adam, gradient, polyak
-from rlz.algorithms.registry import DETERMINISTIC
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
-from rlz.networks import dense, mlp
+from rlz.networks import dense
 from rlz.networks.mlp import ACTIVATIONS, Mlp
+from support.algorithms import made
 
 ROWS, OBS, ACTION = 33, 7, 3
 
@@ -24,14 +25,15 @@ def native() -> Any:
     return native
 
 
-def sac(**shape: Any) -> Sac:
-    actor = mlp.actor(OBS, ACTION, (40, 6), "relu", layer_norm=False)
-    return Sac(actor, mlp.critics(OBS, ACTION, (40, 40), "relu", layer_norm=False, members=3), -2.0, **shape)
+def sac() -> Sac:
+    return made(Sac, OBS, ACTION, hidden=(40, 40), n_critics=3)
 
 
 def td3() -> Td3:
-    critic = mlp.critics(OBS, ACTION, (48,), "silu", layer_norm=True, members=2)
-    return Td3(mlp.actor(OBS, ACTION, (48,), "tanh", layer_norm=True, head=DETERMINISTIC), critic, policy_delay=2)
+    found = made(Td3, OBS, ACTION, hidden=(48,), layer_norm=True)
+    found.critic = replace(found.critic, activation="silu")
+    found.actor = replace(found.actor, activation="tanh")
+    return found
 
 
 def inputs(algorithm: Any, dtype: torch.dtype) -> tuple[Any, ...]:
