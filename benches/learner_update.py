@@ -2,13 +2,14 @@
 
     python benches/learner_update.py                                  # eager and compiled, 1 thread and all cores
     python benches/learner_update.py --spin default 1000 10000 --busy 0 1
-    python benches/learner_update.py --executors gemm compiled --batch 256 1024 8192   # beside the products alone
+    python benches/learner_update.py --executors gemm compiled native --batch 256 1024   # beside the products alone
     python benches/learner_update.py --sb3 path/to/python --sbx path/to/python         # beside others' own updates
 
 Every row is measured in its own process, rows are interleaved over the rounds, medians are printed. An update here is
 everything the learner does for one: decode a packed batch, noise, update, check of the flag (SB3, SBX: `SAC.train`).
-`gemm` is the limit: the matrix products of one update and nothing else, each in its fastest form (torch's default as
-one batched product for both critics or as one product each, or oneDNN's).
+`compiled` has torch's products, `native` the dense layers of rlz. `gemm` is the limit: the matrix products of one
+update and nothing else, each in its fastest form (torch's default as one batched product for both critics or as one
+product each, or oneDNN's).
 """
 
 from __future__ import annotations
@@ -93,15 +94,14 @@ def measure(row: Row, seconds: float) -> float:
     packed[..., -1] = 0.99
     rows = list(packed.view(torch.uint8))
     layout = layouts(decoder(rows[0]).tensors())
-    compiled = row.executor == "compiled"
-    if compiled:
-        compilation = Compilation(Job(sac, layout, "cpu", sac.cycle))
-        compilation.start()
-        compilation.finished(wait=True)
-    plan = EnginePlan(compile=compiled, fixed=True)
+    plan = EnginePlan(compile=False, fixed=True)
     engine = Engine(sac, state, layout=layout, device=torch.device("cpu"), seed=0, plan=plan, log=lambda line: None)
-    engine.update(decoder(rows[0]), 3e-4)
-    assert engine.executor == row.executor, "compile failed"
+    if row.executor != "eager":
+        compilation = Compilation(Job(sac, layout, "cpu", sac.cycle, dense=row.executor == "native"))
+        compilation.start(nice=0)
+        compilation.finished(wait=True)
+        assert compilation.error is None, compilation.error
+        engine._executor = compilation.load()  # an engine measures which one; here both are measured
     engine._tuner.threads = row.threads  # a fixed plan has one thread; here the number is what is measured
     torch.set_num_threads(row.threads)
     for count in range(5):
@@ -215,7 +215,8 @@ def in_process(row: Row, seconds: float, peers: dict[str, str]) -> float:
 def main() -> None:
     available = cores()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--executors", nargs="+", default=["eager", "compiled"], choices=["gemm", "eager", "compiled"])
+    executors = ["gemm", "eager", "compiled", "native"]
+    parser.add_argument("--executors", nargs="+", default=executors[1:], choices=executors)
     parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, available}))
     parser.add_argument("--spin", nargs="+", default=["10000"], help="GOMP_SPINCOUNT values, or default")
     parser.add_argument("--busy", nargs="+", type=int, default=[0], help="busy processes beside it")
