@@ -54,6 +54,10 @@ __all__ = [
     "__version__",
     "bind_to_parent",
     "check_shared_memory",
+    "dense_instructions",
+    "dense_kept",
+    "dense_peak",
+    "dense_threads",
 ]
 
 __version__: Final[str]

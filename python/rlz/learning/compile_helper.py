@@ -97,7 +97,7 @@ def compile_update(job: Job, library: Path) -> None:
 
         def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
             old, failed, fields = inputs[: len(state)], inputs[len(state)], inputs[len(state) + 1 : -2]
-            updated = update(State(*old), failed, Batch(*fields), *inputs[-2:], kind)
+            updated = update(State(*old), failed, Batch(*fields), inputs[-2], inputs[-1], kind)
             unwritten[:] = update.unwritten
             return *(tensor for tensor in updated if tensor is not None), *update.unwritten.values()
 

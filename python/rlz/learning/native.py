@@ -39,23 +39,27 @@ def narrow(program: GraphModule) -> None:
     """Let gradients of inputs be of those columns alone that are used, in place: actions and no observations."""
     graph = program.graph
     for node in dense_calls(program):
-        if node.target != torch.ops.rlz.dense_backward.default or not node.args[6]:
+        arguments: Any = node.args
+        if node.target != torch.ops.rlz.dense_backward.default or not arguments[6]:
             continue
         # All columns are wanted as traced; a part is taken by a slice of the second result.
         results = [user for user in node.users if user.args[1] == 1]
         for unused in [user for result in results for user in result.users if not user.users]:
             graph.erase_node(unused)
         slices = [user for result in results for user in result.users]
-        ranges = {user.args[2:] for user in slices if user.target == aten.slice.Tensor and user.args[1] == 1}
-        if len(ranges) != 1 or any(user.target != aten.slice.Tensor for user in slices):
+        if any(user.target != aten.slice.Tensor or user.args[1] != 1 for user in slices):
+            continue
+        ranges: set[Any] = {user.args[2:] for user in slices}
+        if len(ranges) != 1:
             continue
         ((first, last, *step),) = ranges
         if step not in ([], [1]):
             continue
-        last = min(last, node.args[6])
-        node.args = (*node.args[:5], first, last - first)
+        last = min(last, arguments[6])
+        node.args = (*arguments[:5], first, last - first)
         for user in slices:
-            user.replace_all_uses_with(user.args[0])
+            whole: Any = user.args[0]
+            user.replace_all_uses_with(whole)
             graph.erase_node(user)
         for result in results:
             result.meta["val"] = result.meta["val"][:, first:last].contiguous()
@@ -75,7 +79,8 @@ def faster(program: GraphModule) -> bool:
             for left, right in pairs:
                 product(left, right)
 
-        works = partial(node.target, *inputs), partial(by_torch, bare)  # type: ignore[arg-type]
+        target: Any = node.target
+        works = partial(target, *inputs), partial(by_torch, bare)
         times = [tuple(map(_seconds, works)) for _ in range(ROUNDS)]
         native += min(mine for mine, _ in times)
         others += min(theirs for _, theirs in times)
@@ -102,17 +107,18 @@ def _example(argument: Any) -> Any:
 
 def _products(node: Node) -> list[tuple[int, int, int]]:
     """Rows, inner size and columns of each product that a call stands for."""
+    arguments: Any = node.args
     forward = node.target == torch.ops.rlz.dense_forward.default
-    _, used, inputs, outputs, _, _, *hidden = node.args[2 if forward else 3]  # type: ignore[index, misc]
-    rows = node.args[1 if forward else 2].meta["val"].shape[0 if forward else 1]
+    _, used, inputs, outputs, _, _, *hidden = arguments[2 if forward else 3]
+    rows = arguments[1 if forward else 2].meta["val"].shape[0 if forward else 1]
     sizes = [inputs, *hidden, outputs]
     found = []
     for layer, (width, out) in enumerate(pairwise(sizes)):
         if forward:
             found += [(rows, width, out)] * used
             continue
-        found += [(width, rows, out)] * used if node.args[4] else []
-        columns = width if layer else node.args[6]
+        found += [(width, rows, out)] * used if arguments[4] else []
+        columns = width if layer else arguments[6]
         found += [(rows, out, columns)] * used if columns else []
     return found
 

@@ -59,7 +59,7 @@ def stack(flat: Tensor, x: Tensor, shape: Sequence[int]) -> Tensor:
     """
     x = x if x.stride(-1) == 1 else x.contiguous()
     if torch.is_grad_enabled() and (flat.requires_grad or x.requires_grad):
-        outputs: Tensor = _Stack.apply(flat, x, list(shape))  # type: ignore[no-untyped-call]
+        outputs: Tensor = _Stack.apply(flat, x, list(shape))
         return outputs
     y, _ = torch.ops.rlz.dense_forward(flat, x, list(shape), False)
     return y  # type: ignore[no-any-return]
@@ -74,7 +74,7 @@ class _Stack(torch.autograd.Function):
         return y  # type: ignore[no-any-return]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         flat, kept = ctx.saved_tensors
         weights, inputs, _ = ctx.needs_input_grad

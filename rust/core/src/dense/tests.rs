@@ -190,7 +190,7 @@ fn run(machine: Machine, shape: &Shape, flat: &[f32], x: &[f32], dy: &[f32]) -> 
 fn check(shape: &Shape, rows: usize, seed: u64) {
     let (flat, x) = (parameters(shape, seed), numbers(rows * shape.inputs, seed + 1));
     let mut dy = numbers(shape.used * rows * shape.outputs, seed + 2);
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         // Rows of one network without a gradient, as where another one was the smallest.
         dy.chunks_exact_mut(shape.outputs).step_by(3).for_each(|row| row.fill(0.0));
     }
