@@ -14,8 +14,9 @@ import rlz
 
 PACKAGE = Path(rlz.__file__).parent
 
-# A private pipe between two processes of the same learner, one of which has started the other.
-OWN_PIPES = {("learning/compile_helper.py", "pickle.load")}
+# A private pipe between two processes of the same learner, one of which has started the other. And the memory that
+# holds the spec of a worker: an object of Python without a name travels by it. No file may hold one (below).
+OWN_PIPES = {("learning/compile_helper.py", "pickle.load"), ("references.py", "cloudpickle.loads")}
 
 LOADERS = {
     *("pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "cloudpickle.loads", "dill.load"),
@@ -82,6 +83,17 @@ def test_nothing_that_is_read_is_ever_executed() -> None:
         (str(path.relative_to(PACKAGE)), name) for path in PACKAGE.rglob("*.py") for name in risky(path.read_text())
     }
     assert found == OWN_PIPES
+
+
+@pytest.mark.parametrize("key", ["algo", "env", "graph"])
+def test_a_file_that_holds_an_object_is_refused(tmp_path: Path, key: str) -> None:
+    from rlz.config import read_config
+    from rlz.errors import ConfigError
+
+    file = tmp_path / "config.toml"
+    file.write_text(f'{key} = "pickle:gASVAA=="\n')
+    with pytest.raises(ConfigError, match=f"{key} holds an object"):
+        read_config(file)
 
 
 def train(folder: Path, **values: Any) -> Path:

@@ -21,7 +21,7 @@ from rlz.errors import ConfigError, UsageError
 from rlz.options.literals import ToldError
 from rlz.options.option import metadata
 from rlz.options.values import pairs
-from rlz.references import absolute
+from rlz.references import PICKLE, absolute
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -160,6 +160,9 @@ def read_toml(source: str | Path) -> dict[str, Any]:
         data = tomllib.loads(str(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin} is not TOML: {error}.{_looks_like(str(text))}") from error
+    for key, value in data.items():
+        if isinstance(value, str) and value.startswith(PICKLE):
+            raise ConfigError(f"{origin}: {key} holds an object. A file holds names only, such as file.py:Name.")
     known = list(known_options())
     unknown = [key for key in data if key not in known] if not is_own(str(data.get("algo", ""))) else []
     if unknown and len(unknown) == len(data):

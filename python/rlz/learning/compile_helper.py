@@ -52,10 +52,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        files, pickled, library, priority = pickle.load(sys.stdin.buffer)
-        for file in files:
+        for file in pickle.load(sys.stdin.buffer):
             known_from(file)
-        job = pickle.loads(pickled)
+        job, library, priority = pickle.load(sys.stdin.buffer)
         os.nice(priority)
         with tempfile.TemporaryDirectory(prefix="rlz-cuda-") as folder:
             if job.device.startswith("cuda"):

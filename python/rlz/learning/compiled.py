@@ -263,7 +263,8 @@ class Compilation:
         assert self._process.stdin is not None
         try:
             with self._process.stdin as pipe:
-                pickle.dump((files_of(type(self.job.algorithm)), pickle.dumps(self.job), str(self.library), nice), pipe)
+                pickle.dump(files_of(type(self.job.algorithm)), pipe)
+                pickle.dump((self.job, str(self.library), nice), pipe)
         except BrokenPipeError:
             pass  # it ended at once; `finished` says why
 
