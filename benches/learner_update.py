@@ -92,7 +92,7 @@ def measure(row: Row, seconds: float) -> float:
     packed = torch.randn(8, row.batch, 64).clamp(-3, 3)
     packed[..., OBS : OBS + ACTION].tanh_()
     packed[..., -1] = 0.99
-    rows = list(packed.view(torch.uint8))
+    rows = [row.clone().view(torch.uint8) for row in packed]  # of one layout: each in memory of its own
     layout = layouts(decoder(rows[0]).tensors())
     plan = EnginePlan(compile=False, fixed=True)
     engine = Engine(sac, state, layout=layout, device=torch.device("cpu"), seed=0, plan=plan, log=lambda line: None)
