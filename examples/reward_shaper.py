@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlz.algorithms.answers import Answers
+from rlz.answers import Answers
 from rlz.graph import Graph, Node
 from rlz.workers.relabel import Relabeller
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from rlz.algorithms.answers import Field
+from rlz.answers import Field
 from rlz.errors import GraphError
 
 Progress = Literal["env_steps", "updates", "episodes", "rows_written"]

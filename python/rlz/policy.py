@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rlz.acting import Policy as Acting
 from rlz.acting import Rule, as_rule, make_policy
-from rlz.algorithms.answers import Field, PolicySpec
+from rlz.answers import Field, PolicySpec
 from rlz.dtypes import numpy_dtype
 from rlz.envs import EnvSpec, actions_of
 from rlz.envs.instances import spare_index

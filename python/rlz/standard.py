@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlz.algorithms.answers import Answers, Replay
+from rlz.answers import Answers, Replay
 from rlz.graph import ENDS_THE_RUN, Graph, Node, Rule, Stream
 
 REPLAY, TRAJECTORIES, PARAMETERS = "replay", "trajectories", "parameters"

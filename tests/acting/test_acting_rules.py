@@ -11,7 +11,7 @@ from torch import nn
 import rlz
 from rlz.acting import Rule, make_policy, own_network
 from rlz.acting.rules import Moment
-from rlz.algorithms.answers import Field
+from rlz.answers import Field
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ConfigError, NonFiniteError, PolicyError
 from rlz.networks.spec import actor_manifest
@@ -138,7 +138,7 @@ def test_an_own_network_acts_as_the_one_that_rust_runs(head: str, net: type[Mlp]
 
 
 def rlz_spec(arguments: dict[str, Any], manifest: list[Field]) -> Any:
-    from rlz.algorithms.answers import PolicySpec
+    from rlz.answers import PolicySpec
 
     return PolicySpec("native", arguments, tuple(manifest))
 

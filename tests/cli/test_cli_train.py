@@ -7,8 +7,8 @@ import pytest
 
 from rlz.cli import main
 from rlz.config import RunConfig, run_config
-from rlz.config.names import flag
 from rlz.config.overrides import known_options
+from rlz.options.names import flag
 from rlz.options.option import metadata
 
 

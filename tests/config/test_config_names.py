@@ -1,7 +1,7 @@
 import pytest
 
-from rlz.config.names import elsewhere, hint
 from rlz.config.overrides import known_options
+from rlz.options.names import elsewhere, hint
 
 OWN = {"config", "print_config", "episodes", "resume"}
 KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is a key, but no option

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlz._native import ParameterStore
 from rlz.acting import Policy, make_policy
-from rlz.algorithms.answers import PolicySpec
+from rlz.answers import PolicySpec
 from rlz.envs.spaces import EnvSpec
 
 ROWS = 7

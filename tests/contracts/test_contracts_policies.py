@@ -13,7 +13,7 @@ from policy_contract import CHECKS, Case
 import rlz
 from rlz.acting import Rule, make_policy
 from rlz.acting.rules import Deterministic, SquashedGaussian
-from rlz.algorithms.answers import PolicySpec
+from rlz.answers import PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.networks.spec import actor_manifest
 from rlz.references import load

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlz.algorithms.answers import Answers, PolicySpec, Replay, Rollout
+from rlz.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.errors import GraphError
 from rlz.graph import ENDS_THE_RUN, Graph, Node, Stream, upstream
 from rlz.placement import Placement, pinned, split_lanes

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlz.algorithms.answers import Rollout
+from rlz.answers import Rollout
 from rlz.config import run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ClosedError, GraphError, TransportError

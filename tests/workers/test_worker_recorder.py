@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlz._native import TrajectoryQueue
-from rlz.algorithms.answers import Field
+from rlz.answers import Field
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import WaitTimeoutError
 from rlz.workers.recorder import SegmentRecorder, Steps, segment_fields

@@ -11,7 +11,7 @@ import pytest
 from harness import SAMPLER, config
 
 from rlz import envs
-from rlz.algorithms.answers import Answers, Rollout
+from rlz.answers import Answers, Rollout
 from rlz.config.model import ask
 from rlz.errors import ConfigError
 from rlz.standard import standard

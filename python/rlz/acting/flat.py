@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlz.algorithms.answers import Field
+from rlz.answers import Field
 from rlz.dtypes import NATIVE
 from rlz.errors import PolicyError
 

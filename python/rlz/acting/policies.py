@@ -11,7 +11,7 @@ from rlz._native import Policy as NativePolicy
 
 if TYPE_CHECKING:
     from rlz._native import Subscriber
-    from rlz.algorithms.answers import PolicySpec
+    from rlz.answers import PolicySpec
 
 
 class Policy(Protocol):

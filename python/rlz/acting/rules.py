@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlz.algorithms.answers import Field, PolicySpec
+from rlz.answers import Field, PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ConfigError, PolicyError
 from rlz.networks.spec import DETERMINISTIC, SQUASHED_GAUSSIAN

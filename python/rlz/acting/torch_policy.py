@@ -19,7 +19,7 @@ from rlz.errors import NonFiniteError, PolicyError, RlzError
 
 if TYPE_CHECKING:
     from rlz._native import Subscriber
-    from rlz.algorithms.answers import PolicySpec
+    from rlz.answers import PolicySpec
 
 
 class TorchPolicy:

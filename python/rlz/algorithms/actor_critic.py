@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pydantic import model_validator
 
-from rlz.algorithms.answers import PolicySpec
 from rlz.algorithms.base import Algorithm
 from rlz.algorithms.optim import adam
 from rlz.algorithms.settings import MlpSettings, ReplaySettings
+from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
 from rlz.networks.mlp import Mlp
 from rlz.networks.spec import head_outputs, native_policy

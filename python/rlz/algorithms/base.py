@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from rlz.algorithms.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.algorithms.settings import Settings
+from rlz.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.errors import CheckpointError, ConfigError
 from rlz.lazy import Lazy
 from rlz.networks.mlp import Mlp

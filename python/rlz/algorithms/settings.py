@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from rlz.algorithms.answers import Field, Priority, Replay, Rollout
+from rlz.answers import Field, Priority, Replay, Rollout
 from rlz.options import Integer, Number, Panel, option, values
 
 REFERENCE_BATCH = 256

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlz.algorithms.answers import Answers
+from rlz.answers import Answers
 from rlz.errors import ConfigError
 from rlz.references import label, load
 from rlz.system.files import replace_file

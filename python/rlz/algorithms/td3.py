@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from rlz.algorithms.actor_critic import ActorCritic, ActorCriticSettings, mean_square, trained
-from rlz.algorithms.answers import PolicySpec
 from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
 from rlz.algorithms.optim import gradient, polyak
+from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
 from rlz.networks.spec import DETERMINISTIC, native_policy
 from rlz.options import Integer, Number, Panel, option

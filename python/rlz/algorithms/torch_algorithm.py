@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlz.acting.rules import Rule, as_rule
-from rlz.algorithms.answers import Answers, PolicySpec
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.algorithms.settings import ReplaySettings
+from rlz.answers import Answers, PolicySpec
 from rlz.errors import CheckpointError, ConfigError
 from rlz.lazy import Lazy
 

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from rlz.config.names import hint
+from rlz.options.names import hint
 
 
 def explain(error: TyperException) -> str:

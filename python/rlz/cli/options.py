@@ -8,8 +8,8 @@ from pydantic.fields import FieldInfo
 
 from rlz.algorithms.source import BUILT_IN
 from rlz.config.model import config_type
-from rlz.config.names import flag
 from rlz.config.overrides import known_options
+from rlz.options.names import flag
 from rlz.options.option import Panel, metadata
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from rlz.algorithms.answers import Answers, Replay
 from rlz.algorithms.source import answers_of, settings_type
+from rlz.answers import Answers, Replay
 from rlz.config.schema import RunConfig
 from rlz.errors import ConfigError
 from rlz.references import UNNAMED

@@ -14,11 +14,11 @@ from pydantic_core import ErrorDetails
 
 from rlz.algorithms.source import BUILT_IN, is_own
 from rlz.config.model import config_type
-from rlz.config.names import close, either, flag, hint
 from rlz.config.presets import presets
 from rlz.config.schema import RunConfig
 from rlz.errors import ConfigError, UsageError
 from rlz.options.literals import ToldError
+from rlz.options.names import close, either, flag, hint
 from rlz.options.option import metadata
 from rlz.options.values import pairs
 from rlz.references import PICKLE, absolute

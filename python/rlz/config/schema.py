@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from rlz.algorithms.answers import Replay, Rollout
+from rlz.answers import Replay, Rollout
 from rlz.options import Integer, Number, Panel, literals, option, values
 from rlz.references import PICKLE, UNNAMED
 from rlz.system.device import has_driver

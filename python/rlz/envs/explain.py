@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlz.config.names import close, either
 from rlz.errors import EnvError
+from rlz.options.names import close, either
 
 _HERE = str(Path(__file__).parent)
 

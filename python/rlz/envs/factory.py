@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rlz.config.names import close, either
 from rlz.envs.explain import explain, explain_wrapper, import_module, missing_package, told
 from rlz.envs.folder import Folder
 from rlz.envs.instances import spare_index, with_index
@@ -18,6 +17,7 @@ from rlz.envs.spaces import EnvSpec
 from rlz.errors import EnvError
 from rlz.options import literals
 from rlz.options.literals import decode
+from rlz.options.names import close, either
 from rlz.references import label
 from rlz.system.descendants import ended_afterwards
 

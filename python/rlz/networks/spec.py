@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlz.algorithms.answers import Field, PolicySpec
+from rlz.answers import Field, PolicySpec
 
 if TYPE_CHECKING:
     from rlz.networks.mlp import Mlp

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rlz.algorithms.answers import Replay
+from rlz.answers import Replay
 from rlz.errors import ConfigError
 from rlz.options.option import of_networks
 from rlz.system.detect import Hardware

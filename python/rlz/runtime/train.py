@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlz.algorithms.answers import Replay
+from rlz.answers import Replay
 from rlz.errors import CheckpointError
 from rlz.planning.needs import check_memory
 from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems, runs_folder
@@ -222,7 +222,7 @@ def updates_resume_at(job: "Job", resume: "Checkpoint") -> int:
 
     That is the checkpoint's own count wherever its rows are restored.
     """
-    from rlz.algorithms.answers import Replay
+    from rlz.answers import Replay
 
     data = job.answers.data
     if not isinstance(data, Replay):

@@ -22,7 +22,7 @@ from rlz.errors import RlzError
 from rlz.system.notices import notice, notices_by
 
 if TYPE_CHECKING:
-    from rlz.algorithms.answers import Answers
+    from rlz.answers import Answers
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
     from rlz.graph import Node
@@ -104,7 +104,7 @@ class WorkerSpec:
 
     def answers(self) -> "Answers":
         """Return what the algorithm has answered: its data, policy and metrics."""
-        from rlz.algorithms.answers import Answers
+        from rlz.answers import Answers
 
         return Answers.from_json(self.asked)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlz._native import CLOSED, FINISHED, RUNNING, STOPPING
 from rlz.acting import make_policy
-from rlz.algorithms.answers import Replay
+from rlz.answers import Replay
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.envs.instances import evaluator_index

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from rlz.algorithms.answers import Answers
+from rlz.answers import Answers
 from rlz.config.model import ask
 from rlz.errors import GraphError, in_one_line
 from rlz.graph import Graph

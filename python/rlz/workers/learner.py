@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from rlz._native import RUNNING, PrioritizedSampler, ReplaySampler
-from rlz.algorithms.answers import Replay
 from rlz.algorithms.base import Batch
 from rlz.algorithms.settings import ReplaySettings
 from rlz.algorithms.source import make_algorithm
+from rlz.answers import Replay
 from rlz.config.seeds import Role, stream
 from rlz.errors import CheckpointError, NonFiniteError, WaitTimeoutError, in_one_line
 from rlz.learning.adaptation import Adaptation, Operation, Seen, batch_sizes, use_counts

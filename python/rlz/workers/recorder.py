@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
-from rlz.algorithms.answers import Answers, Field, Replay
+from rlz.answers import Answers, Field, Replay
 from rlz.dtypes import numpy_dtype
 from rlz.errors import ConfigError, WaitTimeoutError
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlz._native import RUNNING
 from rlz.acting import make_policy
-from rlz.algorithms.answers import Replay, Rollout
+from rlz.answers import Replay, Rollout
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
