@@ -165,7 +165,7 @@ def empty(path: Path) -> None:
         ("state.json", lambda path: path.write_text('{"format": 9}'), "checkpoint format 9; this rlz reads format 2"),
         ("state.json", lambda path: path.write_text('{"format": 2}'), "is broken: created: Field required"),
         ("state.json", other("workers", [1]), "state.json is broken: workers: "),
-        ("state.json", other("workers", {"sampler-0": {}}), "state.json is broken: workers.sampler-0.policy: "),
+        ("state.json", other("workers", {"sampler-0": 3}), "state.json is broken: workers.sampler-0: "),
         ("state.json", other("rng", {}), "state.json is broken: rng.replay: Field required"),
         ("state.json", other("rng", {"replay": "xx", "learner": "00"}), "state.json is broken: rng.replay: "),
         ("state.json", other("env_steps", "12"), "state.json is broken: env_steps: "),

@@ -205,9 +205,9 @@ def test_policy_files_of_another_program_are_named(rlz: Rlz, tmp_path: Path) -> 
     for content, words in [
         ("[1, 2]", "is broken: it holds a list"),
         ('"text"', "is broken: it holds a str"),
-        ("{}", "lacks actor"),
+        ("{}", "lacks algo"),
         ("{", "cannot be read"),
-        (json.dumps(dict.fromkeys(("algo", "actor", "env_spec", "env", "version", "env_steps"))), "has format None"),
+        (json.dumps(dict.fromkeys(("algo", "actor", "env_spec", "env", "version", "env_steps"))), "lacks format"),
         (
             json.dumps({**dict.fromkeys(("algo", "actor", "env_spec", "env", "version", "env_steps")), "format": 1}),
             "cannot be read: No such file",

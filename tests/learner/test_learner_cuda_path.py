@@ -107,7 +107,15 @@ def test_kernels_are_in_the_library_and_its_loader_is_legal_in_a_capture(
     """Fake: torch's loader."""
     assert CUDA_OPTIONS["aot_inductor.embed_kernel_binary"] is True
     seen: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", lambda *arguments: seen.append(arguments))
+
+    class Loader:
+        def __init__(self, *arguments: Any) -> None:
+            seen.append(arguments)
+
+        def get_metadata(self) -> dict[str, str]:
+            return {}
+
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", Loader)
     for device in ("cpu", "cuda:1"):
         compiled_module.CompiledExecutor(tmp_path / "x.pt2", (), device, [WHOLE])
     assert [(single, index) for _, _, single, _, index in seen] == [(False, -1), (True, 1)]

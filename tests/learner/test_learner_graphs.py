@@ -188,6 +188,7 @@ class Compiled(EagerExecutor):
     """Stands for compiled code, which needs half a minute to make."""
 
     name = "compiled"
+    dense = False
 
 
 class Made:
