@@ -4,6 +4,7 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,6 +200,15 @@ def test_a_run_that_is_none(rlz: Rlz, tmp_path: Path) -> None:
             package.load(run)
 
 
+OLD_POLICY: dict[str, Any] = {
+    **{"algo": "sac", "env_spec": {}, "env": {}, "version": 1, "env_steps": 1},
+    "actor": {
+        **{"obs_dim": 3, "action_dim": 1, "hidden": [8], "activation": "relu"},
+        **{"layer_norm": False, "head": "squashed_gaussian"},
+    },
+}
+
+
 def test_policy_files_of_another_program_are_named(rlz: Rlz, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints" / "latest"
     folder.mkdir(parents=True)
@@ -210,8 +220,9 @@ def test_policy_files_of_another_program_are_named(rlz: Rlz, tmp_path: Path) -> 
         (json.dumps(dict.fromkeys(("algo", "actor", "env_spec", "env", "version", "env_steps"))), "lacks format"),
         (
             json.dumps({**dict.fromkeys(("algo", "actor", "env_spec", "env", "version", "env_steps")), "format": 1}),
-            "cannot be read: No such file",
+            "broken",
         ),
+        (json.dumps({**OLD_POLICY, "format": 1}), "cannot be read: No such file"),
     ]:
         (folder / "policy.json").write_text(content)
         result = rlz("eval", "run")
