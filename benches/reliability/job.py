@@ -84,7 +84,7 @@ class Job:
                     continue
             except psutil.NoSuchProcess:
                 continue
-            role = next((role for role in ROLES if any(part.endswith(role) for part in command)), "other")
+            role = next((role for role in ROLES if any(part.lower().endswith(f":{role}") for part in command)), "other")
             found[role].append(process)
         return found
 
