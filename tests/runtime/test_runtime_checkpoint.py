@@ -61,7 +61,7 @@ def test_everything_comes_back(trained: Trained, tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "latest").resolve() == path
     checkpoint = load_checkpoint(tmp_path / "checkpoints" / "latest")
     assert (checkpoint.env_steps, checkpoint.updates) == (30, 0)
-    assert checkpoint.counters == {"count": 3}
+    assert checkpoint.counters == {"count": 3, "learning_starts": 10}
     assert checkpoint.rng == {"replay": "00", "learner": "ff"}
     assert checkpoint.extra == {"note": 1}
     assert checkpoint.learner.keys() == STATE.keys()
