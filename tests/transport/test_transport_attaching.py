@@ -1,6 +1,7 @@
 """Attaching to the streams of another process: who may, what is handed over, that serving never waits for a peer."""
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -45,6 +46,12 @@ def settles(fds: int) -> bool:
     while open_fds() != fds and time.monotonic() < deadline:
         time.sleep(0.01)
     return open_fds() == fds
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_earlier_tests_is_left() -> None:
+    """Descriptors are counted here; those of objects that nobody holds must not go in between."""
+    gc.collect()
 
 
 @pytest.fixture
