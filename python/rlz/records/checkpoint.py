@@ -32,6 +32,7 @@ from rlz.system.notices import notice
 
 if TYPE_CHECKING:
     from rlz._native import Replay
+    from rlz.answers import PolicySpec
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
@@ -142,10 +143,18 @@ class Checkpointer:
     ----------
     run_dir : run folder.
     streams : the run's streams; only read.
-    config, env_spec : for `policy.json`.
+    config, env_spec, acts : for `policy.json`, as in `PolicyFiles.of`.
     """
 
-    def __init__(self, run_dir: Path, streams: "Streams", config: "RunConfig", env_spec: "EnvSpec") -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        streams: "Streams",
+        config: "RunConfig",
+        env_spec: "EnvSpec",
+        acts: "PolicySpec | None" = None,
+    ) -> None:
+        self._acts = acts
         self._run_dir = Path(run_dir)
         self._folder = self._run_dir / "checkpoints"
         self._streams = streams
@@ -194,7 +203,11 @@ class Checkpointer:
             return self._last[1]
         version = int(counters.get("version", self._streams.parameters.version()))
         files = PolicyFiles.of(
-            self._config, self._env_spec, policy, version=version, env_steps=env_steps, updates=updates
+            *(self._config, self._env_spec, policy),
+            version=version,
+            env_steps=env_steps,
+            updates=updates,
+            acts=self._acts,
         )
         state = {
             "format": FORMAT,

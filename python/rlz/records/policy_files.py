@@ -17,6 +17,7 @@ from rlz.errors import NonFiniteError
 from rlz.system.files import new_folder, point_to, replace_file, write_file
 
 if TYPE_CHECKING:
+    from rlz.answers import PolicySpec
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
 
@@ -41,8 +42,11 @@ class PolicyFiles:
         env_steps: int,
         updates: int,
         evaluation: dict[str, Any] | None = None,
+        acts: "PolicySpec | None" = None,
     ) -> "PolicyFiles":
         """Describe a packed actor, as it was published.
+
+        `acts`: what acts, as the algorithm has answered before the run; None asks it, which runs a user's code.
 
         Raises
         ------
@@ -51,7 +55,7 @@ class PolicyFiles:
         """
         from rlz.policy import describe, split_parameters
 
-        policy = ask(config, env_spec).policy
+        policy = ask(config, env_spec).policy if acts is None else acts
         tensors = split_parameters(policy.manifest, parameters)
         check_finite(tensors, "policy")
         description = describe(config, env_spec, policy, version=version, env_steps=env_steps)

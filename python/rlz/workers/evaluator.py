@@ -187,6 +187,7 @@ class Evaluator:
             version=version,
             env_steps=env_steps,
             updates=updates,
+            acts=self._spec.answers().policy,
             evaluation=result.score(),
         )
         try:

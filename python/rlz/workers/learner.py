@@ -130,7 +130,7 @@ class Learner:
         on_card = self._device.type == "cuda" and not serial
         self._interval = Interval(every if isinstance(every, int) else None, timed=on_card)
         self._publication = Publication(self._publisher, self._engine.actor_parameters())
-        self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec)
+        self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec, spec.answers().policy)
         self._saving = Background("checkpoint")
         self._saved = False
         self._staleness = 0
