@@ -20,6 +20,7 @@ from rlz.learning import compiled as compiled_module
 from rlz.learning import engine as engine_module
 from rlz.learning import executors as executors_module
 from rlz.learning import graphs as graphs_module
+from rlz.learning import swap as swap_module
 from rlz.learning import toolchain
 from rlz.learning.batches import Decoder
 from rlz.learning.compile_helper import CUDA_OPTIONS
@@ -249,7 +250,7 @@ def test_a_library_that_differs_is_not_used_and_kept(monkeypatch: pytest.MonkeyP
         def discard(self) -> None:
             Other.discarded = True
 
-    monkeypatch.setattr(engine_module, "Compilation", Other)
+    monkeypatch.setattr(swap_module, "Compilation", Other)
     lines: list[str] = []
     engine = make_engine(make_sac(), lines, compile=True)
     engine.launch(2, 1e-3)

@@ -294,8 +294,8 @@ def test_the_helper_ends_with_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_pa
     sac = make_sac()
     engine = make_engine(sac, make_state(sac), [])
     engine.start()
-    assert engine._compilation is not None
-    process = engine._compilation._process
+    assert engine._swap is not None
+    process = engine._swap._compilation._process
     assert process is not None
     assert os.getpgid(process.pid) == os.getpgrp()
     engine.update(make_batch(), 1e-3)

@@ -13,6 +13,7 @@ from test_learner_executors import make_batch, make_sac, make_td3
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import NonFiniteError
 from rlz.learning import engine as engine_module
+from rlz.learning import swap as swap_module
 from rlz.learning.batches import Decoder
 from rlz.learning.compiled import Job, layouts
 from rlz.learning.device_replay import DeviceReplay
@@ -212,13 +213,14 @@ class Made:
 @both
 def test_compiled_updates_are_captured_anew(monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm[Any]) -> None:
     monkeypatch.setattr(engine_module, "cuda_graph", plain)
-    monkeypatch.setattr(engine_module, "Compilation", Made)
+    monkeypatch.setattr(swap_module, "Compilation", Made)
     lines: list[str] = []
     engine = make_engine(algorithm, lines, compile=True)
     engine._may_graph = True
-    engine._poll_at = float("inf")
+    assert engine._swap is not None
+    engine._swap._poll_at = float("inf")
     engine.launch(4, 1e-3)
-    engine._poll_at = 0.0
+    engine._swap._poll_at = 0.0
     engine.launch(3, 1e-3)
     assert lines == [
         "eager updates are CUDA graphs now (checked against eager ones)",

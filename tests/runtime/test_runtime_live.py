@@ -1,4 +1,4 @@
-"""Looking into a live run from outside; `rlz.transport.attaching`, on which it stands, has its own tests."""
+"""Looking into a live run from outside; `rlz.transport.serving`, on which it stands, has its own tests."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ from rlz.policy import Policy
 from rlz.runtime.live import SOCKET, Live, open_door
 from rlz.tracking import WorkerInfo
 from rlz.tracking.snapshot import Reader
-from rlz.transport.attaching import Door
+from rlz.transport.serving import Door
 from rlz.transport.stats import Stat
 
 DOCS = (Path(__file__).parents[2] / "docs" / "transport.md").read_text()

@@ -20,8 +20,9 @@ import pytest
 
 from rlz.errors import ClosedError, NoAnswerError, NotServedError, TransportError, WaitTimeoutError
 from rlz.transport import Limiter, ParameterStore, Replay, StatsBoard, attach, serve
-from rlz.transport import attaching as module
-from rlz.transport.attaching import Door
+from rlz.transport import serving as module
+from rlz.transport.handover import FORMAT, GREETING, MOST_BYTES
+from rlz.transport.serving import Door
 
 
 def board() -> StatsBoard:
@@ -192,7 +193,7 @@ def test_a_server_does_not_remove_the_socket_of_its_successor(path: Path) -> Non
 
 
 def test_a_description_that_fails_is_told_and_the_next_one_is_answered(path: Path) -> None:
-    values: list[object] = [RuntimeError("not ready"), {1, 2}, "x" * (module._MOST_BYTES + 1), "fine"]
+    values: list[object] = [RuntimeError("not ready"), {1, 2}, "x" * (MOST_BYTES + 1), "fine"]
 
     def describe() -> object:
         value = values.pop(0)
@@ -272,7 +273,7 @@ def test_out_of_descriptors_is_no_end(path: Path, monkeypatch: pytest.MonkeyPatc
         with socket.socket(socket.AF_UNIX) as peer:
             peer.connect(str(path))
             assert door.answer()
-            assert peer.recv(99) == module.GREETING
+            assert peer.recv(99) == GREETING
         assert open_fds() == before
 
 
@@ -292,13 +293,13 @@ def served(path: Path) -> Iterator[Path]:
 
 
 def test_a_peer_of_another_user_gets_nothing(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs, main = module._credentials, threading.get_ident()
+    theirs, main = module.credentials, threading.get_ident()
 
     def credentials(end: socket.socket) -> tuple[int, int, int]:
         pid, uid, gid = theirs(end)
         return pid, uid + (threading.get_ident() != main), gid
 
-    monkeypatch.setattr(module, "_credentials", credentials)
+    monkeypatch.setattr(module, "credentials", credentials)
     with pytest.raises(TransportError, match="only the user who serves them"):
         attach(served)
 
@@ -342,11 +343,11 @@ def test_attaching_leaks_nothing(served: Path) -> None:
 @pytest.mark.parametrize(
     "description",
     [
-        {"format": module.FORMAT + 1},
+        {"format": FORMAT + 1},
         [],
-        {"format": module.FORMAT, "info": None, "streams": [["board", "Unknown", 1]]},
-        {"format": module.FORMAT, "info": None, "streams": [["board", "StatsBoard", 2]]},
-        {"format": module.FORMAT, "info": None, "streams": [["board"]]},
+        {"format": FORMAT, "info": None, "streams": [["board", "Unknown", 1]]},
+        {"format": FORMAT, "info": None, "streams": [["board", "StatsBoard", 2]]},
+        {"format": FORMAT, "info": None, "streams": [["board"]]},
     ],
 )
 def test_another_version_is_named(served: Path, description: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +360,7 @@ def test_another_version_is_named(served: Path, description: Any, monkeypatch: p
 
 
 def test_another_greeting_is_another_version(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = module.GREETING
+    theirs = GREETING
     monkeypatch.setattr(socket, "send_fds", lambda peer, _, fds, send=socket.send_fds: send(peer, [b"rlz 2\n"], fds))
     assert theirs != b"rlz 2\n"
     with pytest.raises(TransportError, match="another version of rlz"):

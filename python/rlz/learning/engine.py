@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import torch
@@ -21,18 +20,16 @@ from torch import Tensor
 from rlz._native import dense_instructions
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import DeviceError, NonFiniteError, in_one_line
-from rlz.learning.compiled import LOW_PRIORITY, Compilation, Job, Layout, kinds_of
-from rlz.learning.executors import EagerExecutor, Executor, disagreement
+from rlz.learning.compiled import Job, Layout, kinds_of
+from rlz.learning.executors import EagerExecutor, Executor
 from rlz.learning.flag import LateFlag
 from rlz.learning.graphs import LOOKS, GraphedLaunches, cuda_graph
 from rlz.learning.launches import FedRows, Inputs, Launches, Rows
 from rlz.learning.memory import out_of_memory
 from rlz.learning.metrics import Means
+from rlz.learning.swap import Swap
 from rlz.learning.threads import ThreadTuner, tuner
 from rlz.system.cores import cores
-
-POLL_S = 0.5
-"""Seconds between looks at the helper that compiles."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,11 @@ class Engine:
         kinds, products = kinds_of(self._cycle), torch.get_float32_matmul_precision()
         # A fixed plan's bits depend on no measurement.
         job = Job(algorithm, layout, str(device), kinds, products, dense=False if plan.fixed else None)
-        self._compilation = Compilation(job) if plan.compile else None
-        self._poll_at = 0.0
+        self._swap: Swap | None = None
+        if plan.compile:
+            self._swap = Swap(
+                job, self._eager, wait=plan.fixed, urgent=plan.urgent, precision=plan.precision, trial=plan.trial
+            )
         self._launches: Launches | None = None
         self._graphs: GraphedLaunches | None = None
         self._captured: Executor | None = None
@@ -146,7 +146,7 @@ class Engine:
     @property
     def settled(self) -> bool:
         """Executor and threads will stay as they are for a while."""
-        return self._compilation is None and self._tuner.settled
+        return self._swap is None and self._tuner.settled
 
     @property
     def done(self) -> int:
@@ -172,17 +172,16 @@ class Engine:
 
     def start(self) -> None:
         """Begin to compile, beside everything else."""
-        if self._compilation is not None:
-            self._compilation.start(nice=0 if self._plan.fixed or self._plan.urgent else LOW_PRIORITY)
+        if self._swap is not None:
+            self._swap.start()
 
     def prepare(self, draw: Callable[[], Batch]) -> bool:
         """Get ready while another engine updates the state; True once the executor will stay as it is.
 
         `draw` gives a batch to check the compiled executor with.
         """
-        if self._compilation is None:
+        if self._swap is None:
             return True
-        threads = torch.get_num_threads()
 
         def sample() -> Batch:
             if self._launches is None:
@@ -192,9 +191,10 @@ class Engine:
                 self._fed.feed(draw())
             return self._drawn()
 
-        self._look_at_compilation(sample)
+        threads = torch.get_num_threads()
+        self._look_at_compilation(self._swap, sample)
         torch.set_num_threads(threads)
-        return self._compilation is None
+        return self._swap is None
 
     def take_up(self) -> None:
         """Go on with the state as another engine has left it."""
@@ -224,8 +224,8 @@ class Engine:
         else:
             self._launches.draw_noise(1)
         self._set_rate(learning_rate)
-        if self._compilation is not None:
-            self._look_at_compilation(lambda: batch)
+        if self._swap is not None:
+            self._look_at_compilation(self._swap, lambda: batch)
         if kind is None:
             self._done += 1
             return None
@@ -245,8 +245,8 @@ class Engine:
         launches = self._launches
         assert launches is not None, "an engine without rows on its device"
         self._set_rate(learning_rate)
-        if self._compilation is not None:
-            self._look_at_compilation(self._drawn)
+        if self._swap is not None:
+            self._look_at_compilation(self._swap, self._drawn)
         self._capture(launches)
         while count:
             part = count if self._graphs is None or count == launches.most else 1
@@ -309,8 +309,8 @@ class Engine:
             self._graphs, self._captured = None, None
             if self._failed.is_cuda:
                 torch.cuda.empty_cache()
-        if self._compilation is not None:
-            self._compilation.close()
+        if self._swap is not None:
+            self._swap.close()
 
     def _raise_failed(self, failed: int) -> None:
         if failed:
@@ -374,55 +374,20 @@ class Engine:
             return
         self._log(f"{self._executor.name} updates are CUDA graphs now (checked against eager ones)")
 
-    def _look_at_compilation(self, sample: Callable[[], Batch]) -> None:
-        """Swap the compiled executor in once it is ready; called at an update boundary."""
-        compilation, now = self._compilation, time.monotonic()
-        assert compilation is not None
-        if not self._plan.fixed:
-            if now < self._poll_at:
-                return
-            self._poll_at = now + POLL_S
-        if not compilation.finished(wait=self._plan.fixed):
+    def _look_at_compilation(self, swap: Swap, sample: Callable[[], Batch]) -> None:
+        """Use the compiled executor from now on once it is ready; called at an update boundary."""
+        if not swap.due():
             return
-        reason = compilation.error
-        if reason is None:
-            self.check()
-            reason = self._try_compiled(compilation, sample)
-        compilation.close()
-        self._compilation = None
-        if reason is not None:
-            self._log(f"compile failed, updates stay eager: {reason}")
-
-    def _try_compiled(self, compilation: Compilation, sample: Callable[[], Batch]) -> str | None:
-        try:
-            compiled = compilation.load()
-            for _ in range(1 if self._launches is None else LOOKS):  # elsewhere it is the same batch again
-                reason = self._disagreement(compilation, compiled, sample())
-                if reason is None:
-                    break
-        except Exception as error:
-            if self._plan.trial and out_of_memory(error):
-                raise
-            compilation.discard()
-            return in_one_line(error)
-        finally:
-            torch.set_num_threads(self._tuner.threads)
-        if reason is not None:
-            # The library stays: rounding may be the reason, and whether it matters depends on the rows.
-            return f"the compiled one differs, {reason}"
-        self._executor = compiled
-        dense = f", dense layers by rlz with {dense_instructions()}" if compiled.dense else ""
+        self.check()
+        looks = 1 if self._launches is None else LOOKS  # elsewhere it is the same batch again
+        threads = self._tuner.most, 1
+        found = swap.take(self._state, self._learning_rate, lambda: (sample(), self._noise), looks, threads)
+        torch.set_num_threads(self._tuner.threads)
+        self._swap = None
+        if isinstance(found, str):
+            self._log(f"compile failed, updates stay eager: {found}")
+            return
+        self._executor = found
+        dense = f", dense layers by rlz with {dense_instructions()}" if found.dense else ""
         self._log(f"updates are compiled now{dense} (checked against an eager one)")
         self._tuner.restart()
-        return None
-
-    def _disagreement(self, compilation: Compilation, compiled: Executor, batch: Batch) -> str | None:
-        for threads, kind in product((self._tuner.most, 1), compilation.job.kinds):
-            torch.set_num_threads(threads)
-            reason = disagreement(
-                *(self._eager, compiled, self._state, batch, self._noise, self._learning_rate, kind),
-                precision=self._plan.precision,
-            )
-            if reason is not None:
-                return reason
-        return None

@@ -32,7 +32,7 @@ from rlz.workers.process import Ending, WorkerProcess, single_threaded, wait_unt
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
-    from rlz.transport.attaching import Door
+    from rlz.transport.serving import Door
 
 TICK_S = 0.25
 """Longest sleep of the loop."""

@@ -1,7 +1,7 @@
 """Looking into a run while it lives, from another process of the same user: numbers, workers, and the newest actor.
 
 The controller serves the run's streams on a socket in the run folder (`open_door`); `Live` is the other end. Both are
-users of `rlz.transport.attaching`, which says who may look and what is handed over.
+users of `rlz.transport.serving`, which says who may look and what is handed over.
 """
 
 import time
@@ -15,7 +15,9 @@ import numpy as np
 from rlz._native import Limiter, ParameterStore, StatsBoard
 from rlz.errors import NotServedError, TransportError
 from rlz.tracking import WorkerInfo
-from rlz.transport.attaching import Door, Readable, attach
+from rlz.transport.attaching import attach
+from rlz.transport.handover import Readable
+from rlz.transport.serving import Door
 from rlz.transport.stats import STAT_NAMES, Stat
 from rlz.workers.job import Job
 

@@ -25,7 +25,7 @@ from rlz.runtime.serial_stop import StopWatch
 from rlz.runtime.signals import StopSignals
 from rlz.system.notices import notices_to
 from rlz.tracking import Tracker, WorkerInfo
-from rlz.transport.attaching import Server
+from rlz.transport.serving import Server
 from rlz.transport.stats import Stat
 from rlz.transport.streams import FIRST_WORKER_ID
 from rlz.workers.base import Report, Stateful, Worker, worker_class

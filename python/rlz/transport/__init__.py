@@ -32,7 +32,8 @@ from rlz._native import (  # noqa: E402
     TrajectoryQueue,
     WriteSegment,
 )
-from rlz.transport.attaching import attach, serve  # noqa: E402
+from rlz.transport.attaching import attach  # noqa: E402
+from rlz.transport.serving import serve  # noqa: E402
 from rlz.transport.spawning import register  # noqa: E402
 from rlz.transport.streams import Streams  # noqa: E402
 
