@@ -790,7 +790,7 @@ class StatsBoard:
 
 @final
 class Policy:
-    """The actor network a sampler runs; agrees with the torch module to 1e-5."""
+    """The networks a sampler runs; agree with torch to 1e-5."""
 
     def __new__(
         cls,
@@ -803,17 +803,24 @@ class Policy:
         head: str,
         seed: int | Sequence[int] | np.random.SeedSequence,
         exploration_noise: float = 0.0,
+        choices: Sequence[int] = ...,
+        epsilon: Mapping[str, float] | None = None,
+        value: str = "none",
     ) -> Policy:
         """`activation`: relu, tanh, silu, elu.
 
-        `head`: squashed_gaussian (mean and log_std, log_std in [-20, 2]) or deterministic (tanh; exploration adds
-        Gaussian noise of standard deviation `exploration_noise` and clips to [-1, 1]).
+        `head`: squashed_gaussian (mean and log_std, log_std in [-20, 2]); deterministic (tanh; exploration adds
+        Gaussian noise of standard deviation `exploration_noise` and clips to [-1, 1]); gaussian (means; log_std is a
+        parameter; not bounded); categorical (logits of the `choices` of each component, side by side);
+        epsilon_greedy (values of them; `epsilon`: start, end, over, spread as in `rlz.EpsilonGreedy`).
+        `value`: none; shared (the last output of the actor); separate (a network of its own, `critic`).
         """
     @property
     def manifest(self) -> list[_Parameter]:
-        """All f32, weights [in, out]: actor.0.weight, actor.0.bias, (actor.0.norm.weight, actor.0.norm.bias), ...,
-        actor.head.weight [in, outputs], actor.head.bias. Outputs of squashed_gaussian: action_dim means, then as many
-        log_std; of deterministic: action_dim.
+        """All f32, weights [in, out]: (actor.log_std,) actor.0.weight, actor.0.bias, (actor.0.norm.weight,
+        actor.0.norm.bias), ..., actor.head.weight [in, outputs], actor.head.bias, and the same of critic where values
+        are separate. Outputs of squashed_gaussian: action_dim means, then as many log_std; of deterministic and
+        gaussian: action_dim; else the sum of choices. One more where values are shared.
         """
     @property
     def nbytes(self) -> int:
@@ -828,18 +835,20 @@ class Policy:
     def act(
         self,
         obs: NDArray[Any],
-        actions: NDArray[np.float32],
+        actions: NDArray[Any],
         *,
         progress: float = 1.0,
         deterministic: bool = False,
+        ranks: NDArray[np.float32] | None = None,
         extras: dict[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Map obs [m, obs_dim] of any real dtype to actions [m, action_dim] in [-1, 1].
+        """Map obs [m, obs_dim] of any real dtype to actions [m, action_dim]: float32, or int64 for choices.
 
-        `extras`: {"log_prob": float32 [m]} is filled; ValueError for a deterministic head. `progress` is not used.
+        `extras`: "log_prob" and "value", float32 [m], are filled; ValueError for what this policy has not. `progress`
+        and `ranks` (float32 [m], 0 to 1) are for epsilon_greedy. NonFiniteError where outputs make no choice.
         """
-    def uniform(self, actions: NDArray[np.float32]) -> None:
-        """Warm-up: uniform actions [m, action_dim] in [-1, 1] from the policy's own random stream."""
+    def uniform(self, actions: NDArray[Any]) -> None:
+        """Warm-up: uniform actions [m, action_dim] in [-1, 1], or choices, from the policy's own random stream."""
     @property
     def state(self) -> bytes:
         """State of the random stream, for a checkpoint; settable."""

@@ -31,12 +31,14 @@ class Case:
     spaces : it acts in.
     make : the policy from a spec and a seed; a test of the suite puts a broken one here.
     explores : whether two draws for the same observations differ.
+    bounded : whether its actions of a Box are in [-1, 1]; those of a Gaussian are clipped by who plays them.
     """
 
     spec: PolicySpec
     spaces: EnvSpec
     make: Callable[[PolicySpec, np.random.SeedSequence], Policy] = make_policy
     explores: bool = True
+    bounded: bool = True
 
     def policy(self, seed: int = 1, parameters: int | None = 1) -> Policy:
         """A fresh policy with the parameters of a seed."""
@@ -78,7 +80,7 @@ class Case:
         """Whether all of them are actions as rlz holds them."""
         if self.spaces.discrete:
             return bool(((actions >= 0) & (actions < np.array(self.spaces.action_choices))).all())
-        return bool((np.abs(actions) <= 1.0).all())
+        return bool((np.abs(actions) <= (1.0 if self.bounded else np.finfo(np.float32).max)).all())
 
 
 def gives_actions(case: Case) -> None:

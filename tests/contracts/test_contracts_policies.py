@@ -13,12 +13,14 @@ from policy_contract import CHECKS, Case
 import rlz
 from rlz.acting import Rule, make_policy
 from rlz.acting.rules import Deterministic, SquashedGaussian
+from rlz.acting.twin import torch_twin
 from rlz.answers import PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.networks.spec import actor_manifest
 from rlz.references import load
 
 DQN = Path(__file__).parents[2] / "examples" / "dqn.py"
+EPSILON = {"start": 1.0, "end": 0.05, "over": 0.1, "spread": 0.0}
 EXTRAS = (("log_prob", "f32", ()), ("value", "f32", ()))
 
 
@@ -40,13 +42,19 @@ PIXELS = spaces((), (3,), "int64", obs_shape=(2, 2, 1), obs_dtype="uint8")
 def native(head: str, **more: Any) -> PolicySpec:
     arguments = {"obs_dim": 3, "action_dim": 2, "hidden": [8], "activation": "tanh", "layer_norm": True, "head": head}
     arguments |= more
-    extras = EXTRAS[:1] if head == "squashed_gaussian" else ()
+    has = {"log_prob": head not in ("deterministic", "epsilon_greedy"), "value": "value" in more}
+    extras = tuple(extra for extra in EXTRAS if has[extra[0]])
     return PolicySpec("native", arguments, tuple(actor_manifest(arguments)), extras)
 
 
 CASES: dict[str, Case] = {
     "native squashed gaussian": Case(native("squashed_gaussian"), BOX),
     "native deterministic": Case(native("deterministic", exploration_noise=0.2), BOX),
+    "native gaussian": Case(native("gaussian", value="separate"), BOX, bounded=False),
+    "native categorical": Case(native("categorical", action_dim=1, choices=[4], value="shared"), DISCRETE),
+    "native epsilon greedy": Case(native("epsilon_greedy", choices=[2, 5], epsilon=EPSILON), MULTI),
+    "twin of gaussian": Case(torch_twin(native("gaussian", value="separate"), BOX), BOX, bounded=False),
+    "twin of categorical": Case(torch_twin(native("categorical", choices=[2, 5], value="shared"), MULTI), MULTI),
     "actions": Case(Rule(nets.Actions).policy(BOX), BOX, explores=False),
     "distribution": Case(Rule(nets.Distribution, EXTRAS).policy(BOX), BOX),
     "categorical": Case(Rule(nets.Distribution, EXTRAS).policy(DISCRETE), DISCRETE),

@@ -181,7 +181,7 @@ def test_exploration_noise_is_of_the_deterministic_head() -> None:
         ("actor.head.weight", (3, 2)),
         ("actor.head.bias", (2,)),
     ]
-    with pytest.raises(ValueError, match="log_prob: the actions of a deterministic head have no density"):
+    with pytest.raises(ValueError, match=r"log_prob: the actions of this head .* have no density"):
         quiet.act(obs, actions, extras={"log_prob": np.zeros(4, np.float32)})
     for head, noise, message in [
         ("squashed_gaussian", 0.1, "expected 0 for the head squashed_gaussian"),
@@ -291,7 +291,11 @@ def test_wrong_arguments_are_named() -> None:
         policy.load(np.zeros(3, np.uint8))
     for options, message in [
         ({"activation": "gelu"}, "relu, tanh, silu, elu"),
-        ({"head": "categorical"}, "squashed_gaussian, deterministic"),
+        ({"head": "beta"}, "squashed_gaussian, deterministic, gaussian, categorical, epsilon_greedy"),
+        ({"head": "categorical"}, r"choices: given \[\], expected the number of choices"),
+        ({"head": "categorical", "choices": [2, 3, 4]}, "each of the 2 components"),
+        ({"head": "epsilon_greedy", "choices": [2, 3]}, "epsilon: given nothing, expected start, end, over and spread"),
+        ({"value": "some"}, "none, shared, separate"),
         ({"seed": [1, 2]}, "4"),
         ({"hidden": (0,)}, "hidden: given 0"),
         ({"action_dim": 0}, "action_dim: given 0"),

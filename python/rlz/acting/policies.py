@@ -41,6 +41,7 @@ class Policy(Protocol):
         *,
         progress: float = 1.0,
         deterministic: bool = False,
+        ranks: NDArray[np.float32] | None = None,
         extras: dict[str, NDArray[Any]] | None = None,
     ) -> None:
         """Choose actions.
@@ -51,6 +52,8 @@ class Policy(Protocol):
         actions : [m, action_dim] as `EnvSpec.action_field` says; written.
         progress : share of the run's env steps that were taken before, for schedules of exploration.
         deterministic : no exploration, and no state of a random stream matters.
+        ranks : float32 [m], of each row's environment among all of the run, 0 to 1, for exploration that differs
+            between them; None: all 0.
         extras : arrays [m, ...] to fill, by name, with what else the data keeps ("log_prob", "value").
         """
 

@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlz.answers import Field, PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ConfigError, PolicyError
-from rlz.networks.spec import DETERMINISTIC, SQUASHED_GAUSSIAN
+from rlz.networks.spec import CATEGORICAL, DETERMINISTIC, EPSILON_GREEDY, GAUSSIAN, SQUASHED_GAUSSIAN
 from rlz.references import load, reference_to
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ class Moment(NamedTuple):
     progress : share of the run's env steps that were taken before it, 0 to 1.
     deterministic : no exploration: evaluation, and `predict`.
     random : for draws with numpy. torch's own generator is the policy's too while it acts.
+    ranks : of the row's environments among all of the run, float32 [m] from 0 to 1; None: all 0.
     """
 
     progress: float
     deterministic: bool
     random: np.random.Generator
+    ranks: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,10 @@ class Rule:
 
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Actions [m, action_dim] (see the class), and the extras by name, each [m, ...]."""
-        given = module(obs)
-        extras: dict[str, Tensor] = {}
-        if isinstance(given, Mapping):
-            extras = {name: value for name, value in given.items() if name != "action"}
-            given = given["action"]
+        given, extras = outputs_of(module, obs)
         if hasattr(given, "log_prob"):
             action = _mode(given) if moment.deterministic else given.sample()
-            if any(name == "log_prob" for name, _, _ in self.extras):
+            if self.keeps("log_prob"):
                 extras["log_prob"] = given.log_prob(action).reshape(len(obs), -1).sum(-1)
             return action.reshape(len(obs), -1), extras
         if spaces.discrete and given.is_floating_point():
@@ -76,6 +75,10 @@ class Rule:
                 "rlz.EpsilonGreedy(Net, ...); logits are returned as torch.distributions.Categorical(logits=...)"
             )
         return given.reshape(len(obs), -1), extras
+
+    def keeps(self, name: str) -> bool:
+        """Whether the data keeps what this name says beside the action."""
+        return any(name == kept for kept, _, _ in self.extras)
 
     def build(self, spaces: EnvSpec) -> nn.Module:
         """A fresh module, ready to act. Leaves torch's own generator as it was."""
@@ -121,11 +124,14 @@ class EpsilonGreedy(Rule):
     ----------
     start, end : epsilon at the beginning, and when it has fallen.
     over : part of the run's env steps during which it falls, 0 to 1.
+    spread : environment i of n uses epsilon ** (1 + spread * i / (n - 1)); 0: all use epsilon. With start = end = 0.4
+        and spread = 7 that of Ape-X (Horgan et al. 2018, arXiv 1803.00933, section 4.1).
     """
 
     start: float = 1.0
     end: float = 0.05
     over: float = 0.1
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -133,34 +139,78 @@ class EpsilonGreedy(Rule):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"EpsilonGreedy: {name} is {value}, expected 0 to 1")
+        if not 0.0 <= self.spread < np.inf:
+            raise ConfigError(f"EpsilonGreedy: spread is {self.spread}, expected at least 0")
 
-    def epsilon(self, progress: float) -> float:
-        """Probability of a uniform choice."""
+    def epsilon(self, progress: float, ranks: NDArray[np.float32] | None = None) -> Any:
+        """Probability of a uniform choice; with ranks [m] one for each: [m]."""
         done = 1.0 if self.over == 0.0 else min(progress / self.over, 1.0)
-        return (1.0 - done) * self.start + done * self.end
+        linear = (1.0 - done) * self.start + done * self.end
+        return linear if ranks is None or self.spread == 0.0 else linear ** (1.0 + self.spread * ranks)
 
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Rule.act`."""
         import torch
 
-        choices = spaces.action_choices
-        if not choices:
-            raise ConfigError(f"EpsilonGreedy needs choices; the actions of {spaces.env_id} are a Box")
-        values = module(obs)
-        if values.shape != (len(obs), sum(choices)):
-            raise PolicyError(
-                f"the module gave {list(values.shape)} for {len(obs)} observations; expected the values of all "
-                f"choices, {[len(obs), sum(choices)]}"
-            )
+        choices = _choices(self, spaces)
+        outputs, extras = outputs_of(module, obs)
+        values = _checked(outputs, len(obs), sum(choices), "the values of all choices")
         # With numpy: for a few rows each call of it takes a fraction of torch's.
-        known = values.detach().numpy()
+        known = values.detach().cpu().numpy()
         parts = np.split(known, np.cumsum(choices)[:-1], 1) if len(choices) > 1 else [known]
         chosen = np.stack([part.argmax(1) for part in parts], 1)
         if not moment.deterministic:
-            explore = moment.random.random(len(obs)) < self.epsilon(moment.progress)
+            explore = moment.random.random(len(obs)) < self.epsilon(moment.progress, moment.ranks)
             if explore.any():
                 chosen[explore] = moment.random.integers(choices, size=(int(explore.sum()), len(choices)))
-        return torch.from_numpy(chosen), {}
+        return torch.from_numpy(chosen), extras
+
+
+@dataclass(frozen=True)
+class Categorical(Rule):
+    """The module gives logits of all choices [m, n], for MultiDiscrete those of all components side by side.
+
+    Evaluation takes the most likely choice, the first of equals.
+    """
+
+    def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `Rule.act`."""
+        import torch
+
+        choices = _choices(self, spaces)
+        outputs, extras = outputs_of(module, obs)
+        logits = _checked(outputs, len(obs), sum(choices), "the logits of all choices")
+        parts = torch.split(logits, list(choices), 1)
+        drawn: list[Any] = [torch.distributions.Categorical(logits=part, validate_args=False) for part in parts]
+        if moment.deterministic:
+            action = torch.stack([part.argmax(1) for part in parts], 1)
+        else:
+            action = torch.stack([one.sample() for one in drawn], 1)
+        if self.keeps("log_prob"):
+            chosen = zip(drawn, action.unbind(1), strict=True)
+            extras["log_prob"] = torch.stack([one.log_prob(column) for one, column in chosen]).sum(0)
+        return action, extras
+
+
+@dataclass(frozen=True)
+class Gaussian(Rule):
+    """The module gives the mean, then the log standard deviation [m, 2 * action_dim] of a Gaussian.
+
+    Actions are not bounded: the environment gets them clipped to [-1, 1], and "log_prob" is that of the drawn one.
+    Evaluation takes the mean.
+    """
+
+    def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `Rule.act`."""
+        import torch
+
+        outputs, extras = outputs_of(module, obs)
+        mean, log_std = _checked(outputs, len(obs), 2 * spaces.action_dim).chunk(2, dim=1)
+        normal: Any = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
+        action = mean if moment.deterministic else normal.sample()
+        if self.keeps("log_prob"):
+            extras["log_prob"] = normal.log_prob(action).sum(1)
+        return action, extras
 
 
 @dataclass(frozen=True)
@@ -176,12 +226,13 @@ class SquashedGaussian(Rule):
 
         from rlz.networks.distributions import squashed_gaussian
 
-        head = _checked(module(obs), len(obs), 2 * spaces.action_dim)
+        outputs, extras = outputs_of(module, obs)
+        head = _checked(outputs, len(obs), 2 * spaces.action_dim)
         noise = torch.zeros(len(obs), spaces.action_dim)
         if not moment.deterministic:
             noise.normal_()
-        action, log_prob = squashed_gaussian(head, noise)
-        return action, {"log_prob": log_prob} if self.extras else {}
+        action, log_prob = squashed_gaussian(head, noise.to(head.device))
+        return action, {**extras, "log_prob": log_prob} if self.keeps("log_prob") else extras
 
 
 @dataclass(frozen=True)
@@ -199,13 +250,22 @@ class Deterministic(Rule):
         """See `Rule.act`."""
         import torch
 
-        action = torch.tanh(_checked(module(obs), len(obs), spaces.action_dim))
+        outputs, extras = outputs_of(module, obs)
+        action = torch.tanh(_checked(outputs, len(obs), spaces.action_dim))
         if not moment.deterministic and self.exploration_noise > 0.0:
-            action = (action + self.exploration_noise * torch.randn(action.shape)).clamp(-1.0, 1.0)
-        return action, {}
+            noise = torch.randn(action.shape).to(action.device)
+            action = (action + self.exploration_noise * noise).clamp(-1.0, 1.0)
+        return action, extras
 
 
-_HEADS: Mapping[str, type[Rule]] = {SQUASHED_GAUSSIAN: SquashedGaussian, DETERMINISTIC: Deterministic}
+HEADS: Mapping[str, type[Rule]] = {
+    SQUASHED_GAUSSIAN: SquashedGaussian,
+    DETERMINISTIC: Deterministic,
+    GAUSSIAN: Gaussian,
+    CATEGORICAL: Categorical,
+    EPSILON_GREEDY: EpsilonGreedy,
+}
+"""The rule of each head that Rust knows (`rlz.networks.spec`)."""
 
 
 def own_network(network: str | Callable[[EnvSpec], nn.Module], head: str, **settings: Any) -> Rule:
@@ -214,7 +274,7 @@ def own_network(network: str | Callable[[EnvSpec], nn.Module], head: str, **sett
     Parameters
     ----------
     network : `file.py:Net` or `module:Net`, or the class itself. Its module gives what the head needs.
-    head : name of a head of the built-in networks: squashed_gaussian or deterministic.
+    head : name of a head of the built-in networks (`rlz.networks.spec`).
     settings : of the rule of that head, such as `exploration_noise`.
 
     Raises
@@ -222,7 +282,7 @@ def own_network(network: str | Callable[[EnvSpec], nn.Module], head: str, **sett
     ConfigError
         The network cannot be found or imported.
     """
-    return _HEADS[head](load(network) if isinstance(network, str) else network, **settings)
+    return HEADS[head](load(network) if isinstance(network, str) else network, **settings)
 
 
 def as_rule(acting: Rule | Callable[[EnvSpec], nn.Module]) -> Rule:
@@ -253,9 +313,24 @@ def _mode(distribution: Any) -> Tensor:
     return mode
 
 
-def _checked(outputs: Tensor, rows: int, width: int) -> Tensor:
+def outputs_of(module: nn.Module, obs: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    """What a module gives for its action, and what else by name."""
+    given = module(obs)
+    if not isinstance(given, Mapping):
+        return given, {}
+    return given["action"], {name: value for name, value in given.items() if name != "action"}
+
+
+def _choices(rule: Rule, spaces: EnvSpec) -> tuple[int, ...]:
+    if not spaces.action_choices:
+        raise ConfigError(f"{type(rule).__name__} needs choices; the actions of {spaces.env_id} are a Box")
+    return spaces.action_choices
+
+
+def _checked(outputs: Tensor, rows: int, width: int, what: str = "") -> Tensor:
     if outputs.shape != (rows, width):
         raise PolicyError(
-            f"the module gave {list(outputs.shape)} for {rows} observations; expected [{rows}, {width}] for this head"
+            f"the module gave {list(outputs.shape)} for {rows} observations; expected "
+            f"{what}{', ' if what else ''}[{rows}, {width}]{'' if what else ' for this head'}"
         )
     return outputs

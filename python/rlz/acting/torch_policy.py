@@ -96,13 +96,14 @@ class TorchPolicy:
         *,
         progress: float = 1.0,
         deterministic: bool = False,
+        ranks: NDArray[np.float32] | None = None,
         extras: dict[str, NDArray[Any]] | None = None,
     ) -> None:
         """Actions [m, action_dim] for obs [m, obs_dim]."""
         rows = len(obs)
         # A copy: the module may change it, and an array of the caller's must not be.
         shaped = torch.from_numpy(obs.reshape(rows, *self._shape).astype(np.float32))
-        moment = Moment(progress, deterministic, self._draws.numpy)
+        moment = Moment(progress, deterministic, self._draws.numpy, ranks)
         with _one_thread(), self._draws.lent(advance=not deterministic), torch.inference_mode():
             try:
                 chosen, more = self._rule.act(self._module, shaped, self._spaces, moment)

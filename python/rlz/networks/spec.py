@@ -7,7 +7,7 @@ The flat actor of the learner, the parameter store, `policy.safetensors` and the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlz.answers import Field, PolicySpec
 
@@ -20,9 +20,32 @@ SQUASHED_GAUSSIAN = "squashed_gaussian"
 DETERMINISTIC = "deterministic"
 """Head: actions before tanh; samplers add exploration noise."""
 
+GAUSSIAN = "gaussian"
+"""Head: means of a Gaussian; its log standard deviations are a tensor of their own, `actor.log_std`. Not bounded."""
 
-def native_policy(network: Mlp, action_dim: int, head: str, **more: Any) -> PolicySpec:
-    """The policy that Rust runs: a network, and what its outputs mean. `more`: further arguments of it."""
+CATEGORICAL = "categorical"
+"""Head: logits of all choices of every component, side by side."""
+
+EPSILON_GREEDY = "epsilon_greedy"
+"""Head: values of all choices of every component, side by side."""
+
+Values = Literal["none", "shared", "separate"]
+"""Where values of observations come from: nowhere, the last output of the actor's network, or a network `critic`."""
+
+
+def native_policy(
+    network: Mlp, action_dim: int, head: str, *, value: Values = "none", extras: tuple[Field, ...] = (), **more: Any
+) -> PolicySpec:
+    """The policy that Rust runs.
+
+    Parameters
+    ----------
+    network : the actor's, with `head_outputs` outputs, and one more where the value is shared.
+    action_dim, head : length of an action, and what the outputs mean.
+    value : a separate network has the hidden layers of the actor's, and is named critic.
+    extras : what the data keeps beside the action: log_prob, value.
+    more : further arguments of `rlz._native.Policy`, such as `choices`.
+    """
     arguments = {
         "obs_dim": network.inputs,
         "action_dim": action_dim,
@@ -32,20 +55,31 @@ def native_policy(network: Mlp, action_dim: int, head: str, **more: Any) -> Poli
         "head": head,
         **more,
     }
-    return PolicySpec("native", arguments, tuple((name, "f32", shape) for name, shape in network.layout))
+    if value != "none":
+        arguments["value"] = value
+    return PolicySpec("native", arguments, tuple(actor_manifest(arguments)), extras)
 
 
 def actor_manifest(arguments: Mapping[str, Any]) -> list[Field]:
-    """Tensors of the actor that Rust runs with these arguments, in flat order. Weights are [in, out]."""
-    outputs = head_outputs(arguments["head"], arguments["action_dim"])
-    hidden, norm = arguments["hidden"], arguments["layer_norm"]
-    layout = mlp_layout(arguments["obs_dim"], hidden, outputs, layer_norm=norm)
-    return [(f"actor.{name}", "f32", shape) for name, shape in layout]
+    """Tensors of the policy that Rust runs with these arguments, in flat order. Weights are [in, out]."""
+    head, action_dim, value = arguments["head"], arguments["action_dim"], arguments.get("value", "none")
+    outputs = head_outputs(head, action_dim, arguments.get("choices", ())) + (value == "shared")
+    networks = {"actor": outputs} | ({"critic": 1} if value == "separate" else {})
+    log_std: list[Field] = [("actor.log_std", "f32", (action_dim,))] if head == GAUSSIAN else []
+    return log_std + [
+        (f"{network}.{name}", "f32", shape)
+        for network, width in networks.items()
+        for name, shape in mlp_layout(
+            arguments["obs_dim"], arguments["hidden"], width, layer_norm=arguments["layer_norm"]
+        )
+    ]
 
 
-def head_outputs(head: str, action_dim: int) -> int:
-    """Outputs of an actor: its actions, or the mean and log_std of each."""
-    return action_dim if head == DETERMINISTIC else 2 * action_dim
+def head_outputs(head: str, action_dim: int, choices: Sequence[int] = ()) -> int:
+    """Outputs of an actor's network: its actions, the mean and log_std of each, or one for each choice."""
+    if head in (CATEGORICAL, EPSILON_GREEDY):
+        return sum(choices)
+    return 2 * action_dim if head == SQUASHED_GAUSSIAN else action_dim
 
 
 def mlp_layout(

@@ -54,7 +54,7 @@ impl From<Failure> for PyErr {
             Error::LeaseLost { .. } => "LeaseLostError",
             Error::Closed { .. } => "ClosedError",
             Error::Timeout { .. } => "WaitTimeoutError",
-            Error::NonFinite { .. } => "NonFiniteError",
+            Error::NonFinite { .. } | Error::NoChoice { .. } => "NonFiniteError",
             _ => "TransportError",
         };
         Python::attach(|py| match error_class(py, class) {

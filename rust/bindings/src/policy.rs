@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use rlz_core::policy::{Activation, Head, Policy as Core, Rng};
+use rlz_core::policy::{Actions, Activation, Epsilon, Extras, Head, Moment, Policy as Core, Rng, Spec, Value};
 
 use crate::array::{ArrayView, describe, output};
 use crate::borrow::{Dim, reading};
@@ -15,6 +15,20 @@ pub(crate) type Tensor<'py> = (String, &'static str, Bound<'py, PyTuple>);
 
 /// Largest width of a layer: far beyond any policy, and no product of two overflows.
 const MAX_WIDTH: usize = 1 << 20;
+
+/// Names of extras.
+const LOG_PROB: &str = "log_prob";
+const VALUE: &str = "value";
+
+/// An [`Epsilon`] as a dict.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct EpsilonItems {
+    start: f64,
+    end: f64,
+    over: f64,
+    spread: f64,
+}
 
 #[pyclass(module = "rlz._native")]
 pub(crate) struct Policy {
@@ -29,7 +43,10 @@ pub(crate) struct Policy {
 #[pymethods]
 impl Policy {
     #[new]
-    #[pyo3(signature = (*, obs_dim, action_dim, hidden, activation, layer_norm, head, seed, exploration_noise=0.0))]
+    #[pyo3(signature = (
+        *, obs_dim, action_dim, hidden, activation, layer_norm, head, seed, exploration_noise=0.0, choices=vec![],
+        epsilon=None, value="none"
+    ))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn new(
         py: Python<'_>,
@@ -41,32 +58,34 @@ impl Policy {
         head: &str,
         seed: &Bound<'_, PyAny>,
         exploration_noise: f32,
+        choices: Vec<usize>,
+        epsilon: Option<EpsilonItems>,
+        value: &str,
     ) -> Result<Self> {
-        let choice = |what: &str, given: &str, known: &[&str]| {
-            Failure::value(format!("{what}: given {given:?}, expected one of {}", known.join(", ")))
-        };
-        let activation =
-            Activation::parse(activation).ok_or_else(|| choice("activation", activation, &Activation::NAMES))?;
-        if !exploration_noise.is_finite() || exploration_noise < 0.0 {
-            return Err(Failure::value(format!("exploration_noise: given {exploration_noise}, expected at least 0")));
-        }
-        let head = Head::parse(head, exploration_noise).ok_or_else(|| choice("head", head, &Head::NAMES))?;
-        if head == Head::SquashedGaussian && exploration_noise > 0.0 {
-            return Err(Failure::value(format!(
-                "exploration_noise: given {exploration_noise}, expected 0 for the head squashed_gaussian, whose actions \
-                 are drawn from its own distribution"
-            )));
-        }
+        let activation = Activation::parse(activation).ok_or_else(|| {
+            let known = Activation::NAMES.join(", ");
+            Failure::value(format!("activation: given {activation:?}, expected one of {known}"))
+        })?;
+        let epsilon = epsilon.map(|EpsilonItems { start, end, over, spread }| Epsilon { start, end, over, spread });
+        let head = Head::parse(head, exploration_noise, &choices, epsilon)?;
         for (what, size) in [("obs_dim", obs_dim), ("action_dim", action_dim)]
             .into_iter()
             .chain(hidden.iter().map(|&size| ("hidden", size)))
+            .chain(choices.iter().map(|&size| ("choices", size)))
         {
             if !(1..=MAX_WIDTH).contains(&size) {
                 return Err(Failure::value(format!("{what}: given {size}, expected 1 to {MAX_WIDTH}")));
             }
         }
+        if head.choices().is_some_and(|choices| choices.len() != action_dim) {
+            return Err(Failure::value(format!(
+                "choices: given {}, expected one number for each of the {action_dim} components of an action",
+                choices.len()
+            )));
+        }
+        let value = Value::parse(value)?;
         let rng = Rng::new(seed_words(Some(seed), py)?);
-        let core = Core::new(obs_dim, action_dim, hidden, activation, layer_norm, head, rng);
+        let core = Core::new(Spec { obs_dim, action_dim, hidden, activation, layer_norm, head, value }, rng);
         Ok(Self { core, version: 0, obs: Vec::new(), parameters: Vec::new() })
     }
 
@@ -115,47 +134,58 @@ impl Policy {
         self.version
     }
 
-    #[pyo3(signature = (obs, actions, *, progress=1.0, deterministic=false, extras=None))]
+    #[pyo3(signature = (obs, actions, *, progress=1.0, deterministic=false, ranks=None, extras=None))]
+    #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn act(
         &mut self,
         obs: &Bound<'_, PyAny>,
         actions: &Bound<'_, PyAny>,
         progress: f64,
         deterministic: bool,
+        ranks: Option<&Bound<'_, PyAny>>,
         extras: Option<&Bound<'_, PyDict>>,
     ) -> Result<()> {
-        let _ = progress; // for policies with a schedule; this one has none
-        let log_prob = extras.map(log_prob_of).transpose()?.flatten();
+        let asked = extras.map(|extras| self.asked(extras)).transpose()?.unwrap_or_default();
         let width = self.core.obs_dim();
         let wrong = |got: &Bound<'_, PyAny>| {
             format!("obs: expected a C-contiguous array of shape (m, {width}) of a real dtype, got {}", describe(got))
         };
-        if log_prob.is_some() && self.core.head() != Head::SquashedGaussian {
-            return Err(Failure::value("log_prob: the actions of a deterministic head have no density; leave it out"));
-        }
         let input = ArrayView::new(obs).ok_or_else(|| Failure::kind(wrong(obs)))?;
         let &[rows, given] = input.shape() else { return Err(Failure::value(wrong(obs))) };
         if given != width {
             return Err(Failure::value(wrong(obs)));
         }
-        let mut actions = output::<f32>("actions", actions, &[rows, self.core.action_dim()])?;
-        let mut log_prob = log_prob.as_ref().map(|array| output::<f32>("log_prob", array, &[rows])).transpose()?;
-        if log_prob.as_ref().is_some_and(|log_prob| log_prob.overlaps(&actions)) {
-            return Err(Failure::value("actions and log_prob share memory"));
+        let mut actions = self.actions(actions, rows)?;
+        let mut outputs = Vec::with_capacity(asked.len()); // no allocation for none
+        for (name, array) in &asked {
+            let output = output::<f32>(name, array, &[rows])?;
+            if output.overlaps(&actions) || outputs.iter().any(|(_, other)| output.overlaps(other)) {
+                return Err(Failure::value(format!("actions and {name}, or two of the extras, share memory")));
+            }
+            outputs.push((*name, output));
         }
+        let ranks = ranks.map(|ranks| reading::<f32>("ranks", ranks, &[Dim::Exactly(rows)])).transpose()?;
+        let ranks = ranks.as_deref().unwrap_or_default();
         self.obs.clear();
         input.to_f32(&mut self.obs);
-        let actions = actions.elements_mut::<f32>().unwrap_or_default();
-        let log_prob = log_prob.as_mut().and_then(ArrayView::elements_mut::<f32>);
-        self.core.act(&self.obs, actions, log_prob, deterministic);
-        Ok(())
+        let mut extras = Extras::default();
+        for (name, output) in &mut outputs {
+            let into = output.elements_mut::<f32>();
+            match *name {
+                LOG_PROB => extras.log_prob = into,
+                _ => extras.value = into,
+            }
+        }
+        let moment = Moment { progress, deterministic, ranks };
+        let actions = kind_of(&mut actions, self.core.head());
+        Ok(self.core.act(&self.obs, actions, extras, moment)?)
     }
 
     fn uniform(&mut self, actions: &Bound<'_, PyAny>) -> Result<()> {
-        let width = self.core.action_dim();
         let rows = ArrayView::new(actions).and_then(|view| view.shape().first().copied()).unwrap_or(0);
-        let mut actions = output::<f32>("actions", actions, &[rows, width])?;
-        self.core.uniform(actions.elements_mut::<f32>().unwrap_or_default());
+        let mut actions = self.actions(actions, rows)?;
+        let actions = kind_of(&mut actions, self.core.head());
+        self.core.uniform(actions);
         Ok(())
     }
 
@@ -171,12 +201,37 @@ impl Policy {
     }
 }
 
-/// The array for log_prob among the extras that are asked for.
-fn log_prob_of<'py>(extras: &Bound<'py, PyDict>) -> Result<Option<Bound<'py, PyAny>>> {
-    for name in extras.keys() {
-        if name.extract::<&str>().ok() != Some("log_prob") {
-            return Err(Failure::value(format!("extras: given {name}, expected log_prob alone")));
+impl Policy {
+    /// The array for the actions of so many rows, of the head's dtype.
+    fn actions<'a>(&self, actions: &'a Bound<'_, PyAny>, rows: usize) -> Result<ArrayView<'a>> {
+        let shape = [rows, self.core.action_dim()];
+        match self.core.head().choices() {
+            Some(_) => output::<i64>("actions", actions, &shape),
+            None => output::<f32>("actions", actions, &shape),
         }
     }
-    Ok(extras.get_item("log_prob")?)
+
+    /// The arrays of the extras that are asked for.
+    fn asked<'py>(&self, extras: &Bound<'py, PyDict>) -> Result<Vec<(&'static str, Bound<'py, PyAny>)>> {
+        let has = [(LOG_PROB, self.core.head().has_log_prob()), (VALUE, self.core.value() != Value::None)];
+        let asked = extras.iter().map(|(name, array)| {
+            match has.iter().find(|(known, _)| name.extract::<&str>().is_ok_and(|name| name == *known)) {
+                Some((known, true)) => Ok((*known, array)),
+                Some((LOG_PROB, _)) => Err(Failure::value(
+                    "log_prob: the actions of this head (deterministic, epsilon_greedy) have no density; leave it out",
+                )),
+                Some(_) => Err(Failure::value("value: this policy values nothing (value=\"none\"); leave it out")),
+                None => Err(Failure::value(format!("extras: given {name}, expected {LOG_PROB} or {VALUE}"))),
+            }
+        });
+        asked.collect()
+    }
+}
+
+/// The elements of an array of actions, as the head has them.
+fn kind_of<'a>(actions: &'a mut ArrayView<'_>, head: &Head) -> Actions<'a> {
+    match head.choices() {
+        Some(_) => Actions::Choices(actions.elements_mut::<i64>().unwrap_or_default()),
+        None => Actions::Reals(actions.elements_mut::<f32>().unwrap_or_default()),
+    }
 }

@@ -142,6 +142,13 @@ pub enum Error {
         index: usize,
     },
 
+    /// A policy's outputs make no choice.
+    #[error("the policy's outputs for observation {row} are not finite, so there is nothing to choose by")]
+    NoChoice {
+        /// Row of the observation.
+        row: usize,
+    },
+
     /// A handle was used in a forked child, where its memory is not mapped.
     #[error(
         "this {stream} handle was made before a fork and cannot be used in the child; start processes with the spawn \

@@ -51,6 +51,102 @@ pub fn deterministic(head: &[f32], action: &mut [f32], noise: f32, mut rng: Opti
     }
 }
 
+/// One draw of Normal(mean, exp(log_std)) for one observation. `rng` is `None` for the mean. Returns the log-density of
+/// the action as it is stored, summed over its dimensions.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn gaussian(means: &[f32], log_stds: &[f32], action: &mut [f32], mut rng: Option<&mut Rng>) -> f32 {
+    assert!(means.len() == action.len() && log_stds.len() == action.len());
+    let mut log_prob = 0.0;
+    for ((action, &mean), &log_std) in action.iter_mut().zip(means).zip(log_stds) {
+        let std = log_std.exp();
+        *action = rng.as_mut().map_or(mean, |rng| mean + std * rng.normal() as f32);
+        // Of the rounded action: a learner that reads it again finds the same.
+        let distance = (*action - mean) / std;
+        log_prob -= 0.5 * distance * distance + log_std + HALF_LN_TAU;
+    }
+    log_prob
+}
+
+/// One draw for each component with probabilities softmax(logits). `rng` is `None` for the most likely choice, the first
+/// of equals. Returns the log-probability, summed over the components; `None` where logits are not finite.
+///
+/// # Panics
+/// When the lengths do not fit together.
+pub fn categorical(logits: &[f32], choices: &[usize], action: &mut [i64], mut rng: Option<&mut Rng>) -> Option<f32> {
+    let mut log_prob = 0.0;
+    for (logits, action) in components(logits, choices).zip(action) {
+        let best = first_of_highest(logits)?;
+        let most = logits[best];
+        let weights = logits.iter().map(|&logit| f64::from((logit - most).exp()));
+        let total: f64 = weights.clone().sum();
+        if !total.is_finite() {
+            return None;
+        }
+        let chosen = rng.as_mut().map_or(best, |rng| {
+            let mut left = rng.uniform() * total;
+            let found = weights.clone().position(|weight| {
+                left -= weight;
+                left < 0.0
+            });
+            found.unwrap_or(best) // only rounding comes here
+        });
+        *action = chosen as i64;
+        log_prob += logits[chosen] - most - total.ln() as f32;
+    }
+    Some(log_prob)
+}
+
+/// The choice of highest value of each component, the first of equals; with `rng` and probability `epsilon` uniform ones
+/// of all components at once. `None` where a value is not a number.
+///
+/// # Panics
+/// When the lengths do not fit together.
+pub fn epsilon_greedy(
+    values: &[f32],
+    choices: &[usize],
+    action: &mut [i64],
+    epsilon: f64,
+    rng: Option<&mut Rng>,
+) -> Option<()> {
+    for (values, action) in components(values, choices).zip(&mut *action) {
+        *action = first_of_highest(values)? as i64;
+    }
+    if let Some(rng) = rng
+        && rng.uniform() < epsilon
+    {
+        for (action, &count) in action.iter_mut().zip(choices) {
+            *action = rng.below(count as u64) as i64;
+        }
+    }
+    Some(())
+}
+
+/// The outputs of each component.
+fn components<'a>(outputs: &'a [f32], choices: &'a [usize]) -> impl Iterator<Item = &'a [f32]> {
+    let mut rest = outputs;
+    choices.iter().map(move |&count| {
+        let (component, others) = rest.split_at(count);
+        rest = others;
+        component
+    })
+}
+
+/// `None` where a value is not a number.
+fn first_of_highest(values: &[f32]) -> Option<usize> {
+    let mut best = 0;
+    for (i, &value) in values.iter().enumerate() {
+        if value.is_nan() {
+            return None;
+        }
+        if value > values[best] {
+            best = i;
+        }
+    }
+    Some(best)
+}
+
 fn clamp_log_std(log_std: f32) -> f32 {
     log_std.clamp(LOG_STD_RANGE.0, LOG_STD_RANGE.1)
 }
@@ -123,7 +219,70 @@ mod tests {
     }
 
     #[test]
+    fn a_gaussian_has_its_moments_and_density() {
+        let mut rng = Rng::new([5, 6, 7, 8]);
+        let (mut sum, mut squares, mut log_probs, n) = (0.0, 0.0, 0.0, 200_000);
+        let mut action = [0.0];
+        for _ in 0..n {
+            log_probs += f64::from(gaussian(&[1.5], &[-0.7], &mut action, Some(&mut rng)));
+            let noise = f64::from(action[0]) - 1.5;
+            sum += noise;
+            squares += noise * noise;
+        }
+        let n = f64::from(n);
+        assert!((sum / n).abs() < 0.005, "mean {}", sum / n);
+        assert!(((squares / n).sqrt() - (-0.7_f64).exp()).abs() < 0.005, "deviation {}", (squares / n).sqrt());
+        let entropy = 0.5 - 0.7 + f64::from(HALF_LN_TAU);
+        assert!((log_probs / n + entropy).abs() < 0.01, "entropy {}", -log_probs / n);
+        assert!((gaussian(&[1.5], &[-0.7], &mut action, None) - (0.7 - HALF_LN_TAU)).abs() < 1e-6);
+        assert_eq!(action, [1.5]);
+    }
+
+    #[test]
+    fn choices_are_drawn_as_often_as_they_are_likely() {
+        let mut rng = Rng::new([5, 6, 7, 8]);
+        let logits = [0.5_f32, -1.0, 2.0, 30.0, 30.0];
+        let mut action = [0_i64; 2];
+        let mut counts = [0; 3];
+        let n = 100_000;
+        for _ in 0..n {
+            let log_prob = categorical(&logits, &[3, 2], &mut action, Some(&mut rng)).unwrap();
+            counts[action[0] as usize] += 1;
+            let of_first = logits[action[0] as usize] - logits[..3].iter().map(|v| v.exp()).sum::<f32>().ln();
+            assert!((log_prob - of_first - 0.5_f32.ln()).abs() < 1e-5);
+            assert!((0..2).contains(&action[1]));
+        }
+        let total: f64 = logits[..3].iter().map(|&v| f64::from(v).exp()).sum();
+        for (count, &logit) in counts.iter().zip(&logits) {
+            let expected = f64::from(logit).exp() / total;
+            assert!((f64::from(*count) / f64::from(n) - expected).abs() < 0.006, "{counts:?}");
+        }
+        categorical(&logits, &[3, 2], &mut action, None).unwrap();
+        assert_eq!(action, [2, 0]);
+    }
+
+    #[test]
+    fn the_highest_value_is_chosen_but_for_epsilon() {
+        let mut rng = Rng::new([5, 6, 7, 8]);
+        let values = [0.5, 2.0, 2.0, -1.0, -3.0];
+        let mut action = [0_i64; 2];
+        let (mut others, n) = (0, 100_000);
+        for _ in 0..n {
+            epsilon_greedy(&values, &[3, 2], &mut action, 0.3, Some(&mut rng)).unwrap();
+            others += i32::from(action != [1, 0]);
+        }
+        assert!((f64::from(others) / f64::from(n) - 0.3 * 5.0 / 6.0).abs() < 0.006);
+        epsilon_greedy(&values, &[3, 2], &mut action, 1.0, None).unwrap();
+        assert_eq!(action, [1, 0]);
+    }
+
+    #[test]
     fn not_a_number_is_passed_on() {
+        let mut choice = [0];
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert!(categorical(&[0.0, bad], &[2], &mut choice, Some(&mut Rng::new([1; 4]))).is_none());
+        }
+        assert!(epsilon_greedy(&[0.0, f32::NAN], &[2], &mut choice, 0.1, None).is_none());
         let mut action = [0.0];
         squashed_gaussian(&[f32::NAN, 0.0], &mut action, None);
         assert!(action[0].is_nan());

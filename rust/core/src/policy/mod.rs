@@ -1,81 +1,102 @@
 //! The policy networks that a sampler runs between environment steps, without Python or torch.
 
 pub mod distribution;
+pub mod head;
 mod kernels;
 pub mod mlp;
 pub mod rng;
 
+pub use head::{Epsilon, Head, Value};
 pub use mlp::{Activation, Mlp, MlpSpec};
 pub use rng::Rng;
 
-/// What the outputs of a policy network mean.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Head {
-    /// Means, then log standard deviations, of a Gaussian that tanh squashes into [-1, 1].
-    SquashedGaussian,
-    /// Actions before tanh. Exploration adds Gaussian noise behind it and clips to [-1, 1].
-    Deterministic {
-        /// Standard deviation of the noise.
-        noise: f32,
-    },
+use crate::error::{Error, Result};
+
+/// What a policy is made from.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Length of one observation.
+    pub obs_dim: usize,
+    /// Length of one action.
+    pub action_dim: usize,
+    /// Outputs of each hidden layer.
+    pub hidden: Vec<usize>,
+    /// After each hidden layer.
+    pub activation: Activation,
+    /// As in [`MlpSpec`].
+    pub layer_norm: bool,
+    /// What the outputs mean.
+    pub head: Head,
+    /// Whether it values observations too.
+    pub value: Value,
 }
 
-impl Head {
-    /// Every name that [`Head::parse`] knows.
-    pub const NAMES: [&str; 2] = ["squashed_gaussian", "deterministic"];
-
-    /// The head with this name. `noise` is for [`Head::Deterministic`]; the other draws from its own distribution.
-    #[must_use]
-    pub fn parse(name: &str, noise: f32) -> Option<Self> {
-        Some(match name {
-            "squashed_gaussian" => Self::SquashedGaussian,
-            "deterministic" => Self::Deterministic { noise },
-            _ => return None,
-        })
-    }
-
-    /// Network outputs that `action_dim` actions need.
-    #[must_use]
-    pub fn outputs(self, action_dim: usize) -> usize {
-        match self {
-            Self::SquashedGaussian => 2 * action_dim,
-            Self::Deterministic { .. } => action_dim,
-        }
-    }
+/// Where the actions of some rows go, as the head has them: [rows, action_dim].
+#[derive(Debug)]
+pub enum Actions<'a> {
+    /// Real numbers.
+    Reals(&'a mut [f32]),
+    /// An index for each component.
+    Choices(&'a mut [i64]),
 }
 
-/// An actor: network, head and random stream.
+/// What is wanted beside the actions: [rows] each.
+#[derive(Debug, Default)]
+pub struct Extras<'a> {
+    /// Log-density or log-probability of the actions; NaN for a head without one.
+    pub log_prob: Option<&'a mut [f32]>,
+    /// Value of the observations; only of a policy that has one.
+    pub value: Option<&'a mut [f32]>,
+}
+
+/// Where in a run actions are chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// Part of the run that is done, 0 to 1.
+    pub progress: f64,
+    /// No exploration.
+    pub deterministic: bool,
+    /// Of each row's environment among all, 0 to 1 ([rows], or empty: all 0); see [`Epsilon`].
+    pub ranks: &'a [f32],
+}
+
+/// An actor: networks, head and random stream.
 #[derive(Debug)]
 pub struct Policy {
-    mlp: Mlp,
+    actor: Mlp,
+    log_std: Vec<f32>,
+    critic: Option<Mlp>,
     head: Head,
+    value: Value,
     action_dim: usize,
     rng: Rng,
 }
 
 impl Policy {
-    /// An actor whose parameters are all zero. `hidden`, `activation` and `layer_norm` as in [`MlpSpec`].
+    /// An actor whose parameters are all zero.
     ///
     /// # Panics
     /// When a size is zero.
     #[must_use]
-    pub fn new(
-        obs_dim: usize,
-        action_dim: usize,
-        hidden: Vec<usize>,
-        activation: Activation,
-        layer_norm: bool,
-        head: Head,
-        rng: Rng,
-    ) -> Self {
-        let spec = MlpSpec { input: obs_dim, hidden, output: head.outputs(action_dim), activation, layer_norm };
-        Self { mlp: Mlp::new(spec), head, action_dim, rng }
+    pub fn new(spec: Spec, rng: Rng) -> Self {
+        let Spec { obs_dim, action_dim, hidden, activation, layer_norm, head, value } = spec;
+        let network =
+            |output| Mlp::new(MlpSpec { input: obs_dim, hidden: hidden.clone(), output, activation, layer_norm });
+        Self {
+            actor: network(head.outputs(action_dim) + usize::from(value == Value::Shared)),
+            log_std: vec![0.0; head.log_stds(action_dim)],
+            critic: (value == Value::Separate).then(|| network(1)),
+            head,
+            value,
+            action_dim,
+            rng,
+        }
     }
 
     /// Length of one observation.
     #[must_use]
     pub fn obs_dim(&self) -> usize {
-        self.mlp.spec().input
+        self.actor.spec().input
     }
 
     /// Length of one action.
@@ -86,20 +107,35 @@ impl Policy {
 
     /// What the network's outputs mean.
     #[must_use]
-    pub fn head(&self) -> Head {
-        self.head
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Whether it values observations too.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        self.value
     }
 
     /// (name, shape) of each float32 parameter in the order of [`Policy::load`].
     #[must_use]
     pub fn manifest(&self) -> Vec<(String, Vec<usize>)> {
-        self.mlp.spec().manifest("actor")
+        let mut tensors = Vec::new();
+        if !self.log_std.is_empty() {
+            tensors.push(("actor.log_std".to_owned(), vec![self.log_std.len()]));
+        }
+        tensors.extend(self.actor.spec().manifest("actor"));
+        if let Some(critic) = &self.critic {
+            tensors.extend(critic.spec().manifest("critic"));
+        }
+        tensors
     }
 
     /// Bytes of one set of parameters.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        4 * self.mlp.spec().parameters()
+        let critic = self.critic.as_ref().map_or(0, |critic| critic.spec().parameters());
+        4 * (self.actor.spec().parameters() + self.log_std.len() + critic)
     }
 
     /// Take parameters: float32, little endian, packed in manifest order.
@@ -107,7 +143,16 @@ impl Policy {
     /// # Panics
     /// When `bytes` is not [`Policy::nbytes`] long.
     pub fn load(&mut self, bytes: &[u8]) {
-        self.mlp.load(bytes);
+        let (log_std, rest) = bytes.split_at(4 * self.log_std.len());
+        let (actor, critic) = rest.split_at(4 * self.actor.spec().parameters());
+        self.actor.load(actor);
+        for (value, bytes) in self.log_std.iter_mut().zip(log_std.as_chunks().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+        match &mut self.critic {
+            Some(network) => network.load(critic),
+            None => assert!(critic.is_empty()),
+        }
     }
 
     /// The random stream of [`Policy::act`] and [`Policy::uniform`].
@@ -115,35 +160,78 @@ impl Policy {
         &mut self.rng
     }
 
-    /// Actions in [-1, 1] for `obs` [rows, obs_dim] into `actions` [rows, action_dim]; `log_prob` [rows] is filled
-    /// where it is given, with NaN for a head whose actions have no density.
+    /// Choose actions for `obs` [rows, obs_dim].
+    ///
+    /// An error where the outputs of an observation make no choice, because they are not finite. Real actions that are
+    /// not finite are passed on.
     ///
     /// # Panics
-    /// When the lengths do not fit together.
-    pub fn act(&mut self, obs: &[f32], actions: &mut [f32], mut log_prob: Option<&mut [f32]>, deterministic: bool) {
+    /// When the lengths, or the kind of `actions` and the head, do not fit together.
+    pub fn act(&mut self, obs: &[f32], mut actions: Actions<'_>, extras: Extras<'_>, moment: Moment<'_>) -> Result<()> {
         let rows = obs.len() / self.obs_dim();
         let width = self.action_dim;
-        assert_eq!(actions.len(), rows * width);
-        let Self { mlp, head, rng, .. } = self;
-        mlp.forward(obs, rows, |row, outputs| {
-            let action = &mut actions[row * width..(row + 1) * width];
-            let rng = (!deterministic).then_some(&mut *rng);
-            let value = match head {
-                Head::SquashedGaussian => distribution::squashed_gaussian(outputs, action, rng),
-                Head::Deterministic { noise } => {
-                    distribution::deterministic(outputs, action, *noise, rng);
+        let Extras { mut log_prob, mut value } = extras;
+        let Self { actor, log_std, critic, head, rng, .. } = self;
+        let outputs_of_head = head.outputs(width);
+        let mut failed = None;
+        actor.forward(obs, rows, |row, outputs| {
+            let (outputs, shared) = outputs.split_at(outputs_of_head);
+            if let (Some(value), &[of_row]) = (&mut value, shared) {
+                value[row] = of_row;
+            }
+            let rng = (!moment.deterministic).then_some(&mut *rng);
+            let of_row = row * width..(row + 1) * width;
+            let of_actions = match (&*head, &mut actions) {
+                (Head::SquashedGaussian, Actions::Reals(actions)) => {
+                    distribution::squashed_gaussian(outputs, &mut actions[of_row], rng)
+                }
+                (Head::Deterministic { noise }, Actions::Reals(actions)) => {
+                    distribution::deterministic(outputs, &mut actions[of_row], *noise, rng);
                     f32::NAN
                 }
+                (Head::Gaussian, Actions::Reals(actions)) => {
+                    distribution::gaussian(outputs, log_std, &mut actions[of_row], rng)
+                }
+                (Head::Categorical { choices }, Actions::Choices(actions)) => {
+                    let drawn = distribution::categorical(outputs, choices, &mut actions[of_row], rng);
+                    drawn.unwrap_or_else(|| {
+                        failed.get_or_insert(row);
+                        f32::NAN
+                    })
+                }
+                (Head::EpsilonGreedy { choices, epsilon }, Actions::Choices(actions)) => {
+                    let epsilon = epsilon.at(moment.progress, moment.ranks.get(row).copied().unwrap_or(0.0));
+                    if distribution::epsilon_greedy(outputs, choices, &mut actions[of_row], epsilon, rng).is_none() {
+                        failed.get_or_insert(row);
+                    }
+                    f32::NAN
+                }
+                (head, actions) => panic!("{head:?} with {actions:?}"),
             };
             if let Some(log_prob) = &mut log_prob {
-                log_prob[row] = value;
+                log_prob[row] = of_actions;
             }
         });
+        if let (Some(value), Some(critic)) = (value, critic) {
+            critic.forward(obs, rows, |row, outputs| value[row] = outputs[0]);
+        }
+        failed.map_or(Ok(()), |row| Err(Error::NoChoice { row }))
     }
 
-    /// Uniform actions in [-1, 1), for the warm-up.
-    pub fn uniform(&mut self, actions: &mut [f32]) {
-        actions.fill_with(|| self.rng.symmetric());
+    /// Uniform actions for the warm-up: in [-1, 1), or any choice.
+    ///
+    /// # Panics
+    /// When the kind of `actions` and the head do not fit together.
+    pub fn uniform(&mut self, actions: Actions<'_>) {
+        match (actions, self.head.choices()) {
+            (Actions::Reals(actions), None) => actions.fill_with(|| self.rng.symmetric()),
+            (Actions::Choices(actions), Some(choices)) => {
+                for (action, &count) in actions.iter_mut().zip(choices.iter().cycle()) {
+                    *action = self.rng.below(count as u64) as i64;
+                }
+            }
+            (actions, _) => panic!("{:?} with {actions:?}", self.head),
+        }
     }
 }
 
@@ -250,11 +338,19 @@ mod tests {
 
     #[test]
     fn manifest_covers_the_parameters() {
-        let policy =
-            Policy::new(27, 8, vec![256, 128], Activation::Relu, true, Head::SquashedGaussian, Rng::new([1; 4]));
-        let names: Vec<String> = policy.manifest().into_iter().map(|(name, _)| name).collect();
+        let spec = |head, value| Spec {
+            obs_dim: 27,
+            action_dim: 8,
+            hidden: vec![256, 128],
+            activation: Activation::Relu,
+            layer_norm: true,
+            head,
+            value,
+        };
+        let names = |policy: &Policy| policy.manifest().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let policy = Policy::new(spec(Head::SquashedGaussian, Value::None), Rng::new([1; 4]));
         assert_eq!(
-            names,
+            names(&policy),
             [
                 "actor.0.weight",
                 "actor.0.bias",
@@ -269,6 +365,12 @@ mod tests {
             ]
         );
         assert_eq!(policy.nbytes(), 4 * (27 * 256 + 3 * 256 + 256 * 128 + 3 * 128 + 128 * 16 + 16));
+        let body = 27 * 256 + 3 * 256 + 256 * 128 + 3 * 128;
+        let policy = Policy::new(spec(Head::Gaussian, Value::Separate), Rng::new([1; 4]));
+        assert_eq!([&names(&policy)[0], &names(&policy)[11]], ["actor.log_std", "critic.0.weight"]);
+        assert_eq!(policy.nbytes(), 4 * (2 * body + 129 * 8 + 8 + 129));
+        let policy = Policy::new(spec(Head::Gaussian, Value::Shared), Rng::new([1; 4]));
+        assert_eq!(policy.nbytes(), 4 * (body + 129 * 9 + 8));
     }
 
     #[test]
