@@ -42,7 +42,7 @@ class Job:
     def __init__(self, folder: Path, options: dict[str, Any], *, fake: bool = False, resume: bool = False) -> None:
         self.run_dir = folder / "run"
         self.output = folder / "output"
-        fakes = os.pathsep.join([str(ROOT / "tests" / "workers"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        fakes = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 self._command(folder, options, fake, resume),
@@ -58,8 +58,13 @@ class Job:
     def _command(self, folder: Path, options: dict[str, Any], fake: bool, resume: bool) -> list[str]:
         if fake:
             values = options if resume else {"runs_dir": str(folder), "name": "run", **options}
-            program = str(ROOT / "tests" / "runtime" / "run_fake.py")
-            return [sys.executable, program, json.dumps(values), *([str(self.run_dir)] if resume else [])]
+            return [
+                sys.executable,
+                "-m",
+                "support.run_fake",
+                json.dumps(values),
+                *([str(self.run_dir)] if resume else []),
+            ]
         given = {} if resume else {"runs_dir": str(folder), "name": "run"}
         command = [sys.executable, "-m", "rlz", "train", *(["--resume", str(self.run_dir)] if resume else ["sac"])]
         for name, value in {**options, **given}.items():

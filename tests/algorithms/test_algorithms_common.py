@@ -4,18 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from algorithm_tools import FLOAT, RATE, SIZE, generator, kinds, make_batch, noises
 
 from rlz.algorithms.actor_critic import ActorCritic
-from rlz.algorithms.base import CRITIC, WHOLE, Algorithm, Batch
-from rlz.algorithms.source import BUILT_IN, algorithm_type
+from rlz.algorithms.base import CRITIC, WHOLE, Batch
+from rlz.algorithms.source import BUILT_IN
 from rlz.errors import CheckpointError
 from rlz.networks.spec import actor_manifest
-from support.algorithms import made
-
-
-def make(algo: str, obs: int = 3, action: int = 2, **values: Any) -> Algorithm[Any]:
-    return made(algorithm_type(algo), obs, action, **{"hidden": (8,), **values})
+from support.updates import FLOAT, RATE, SIZE, generator, kinds, make, make_batch, noises
 
 
 def test_the_registry_has_every_algorithm_that_can_be_chosen() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithm_tools import generator, kinds
-from test_algorithms_common import make
 
+import support
 from rlz.algorithms.base import Batch
 from rlz.bench.environments import peer_python
+from support.updates import generator, kinds, make
 
 pytestmark = [pytest.mark.oracle, pytest.mark.timeout(900)]  # the environment of SB3 is made on first use
 
@@ -75,7 +75,7 @@ def test_updates_equal_those_of_stable_baselines3(
         **{f"state/{name}": tensor.numpy() for name, tensor in algorithm.state_dict(state).items()},
         **{f"batch/{name}": np.stack([getattr(one, name).numpy() for one in rows]) for name in Batch._fields[:5]},
     )
-    script = Path(__file__).with_name("sb3_oracle.py")
+    script = Path(support.__file__).with_name("sb3_oracle.py")
     command = [peer_python("sb3"), script, tmp_path / "in.npz", tmp_path / "out.npz"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from algorithm_tools import generator
-from test_algorithms_common import make
 
 from rlz.algorithms.base import Batch
+from support.updates import generator, make
 
 OBS, ACTION, ROWS = 27, 8, 128
 RATE = torch.tensor(3e-4, dtype=torch.float64)

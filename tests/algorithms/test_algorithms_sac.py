@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from algorithm_tools import (
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from rlz.algorithms.base import WHOLE, Batch
+from rlz.algorithms.optim import adam, gradient, polyak
+from rlz.algorithms.sac import Sac, SacSettings, SacState
+from support.algorithms import made
+from support.updates import (
     ACTION,
     FLOAT,
     HIDDEN,
@@ -19,13 +26,6 @@ from algorithm_tools import (
     make_batch,
     noises,
 )
-from pydantic import ValidationError
-from torch import Tensor, nn
-
-from rlz.algorithms.base import WHOLE, Batch
-from rlz.algorithms.optim import adam, gradient, polyak
-from rlz.algorithms.sac import Sac, SacSettings, SacState
-from support.algorithms import made
 
 
 def make_sac(

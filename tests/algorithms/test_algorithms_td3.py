@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithm_tools import ACTION, FLOAT, RATE, SIZE, generator, kinds, make_batch, noises
 from numpy.typing import NDArray
-from td3_tools import PlainDdpg, distance_to_plain, make
 from torch import Tensor
 
 from rlz.algorithms.base import CRITIC, WHOLE, Batch
 from rlz.algorithms.ddpg import Ddpg
 from rlz.algorithms.optim import gradient, polyak
 from rlz.algorithms.td3 import Td3, Td3State
+from support.td3 import PlainDdpg, distance_to_plain, make
+from support.updates import ACTION, FLOAT, RATE, SIZE, generator, kinds, make_batch, noises
 
 
 @pytest.mark.parametrize("members", [1, 2, 3, 4, 5])

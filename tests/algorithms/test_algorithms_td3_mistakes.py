@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from td3_tools import distance_to_plain, make
 from torch import Tensor
 
 from rlz.algorithms.base import CRITIC, WHOLE, Batch, Outcome
 from rlz.algorithms.optim import adam, gradient, polyak
 from rlz.algorithms.td3 import Td3, Td3State
+from support.td3 import distance_to_plain, make
 
 
 class TargetNotConstant(Td3):

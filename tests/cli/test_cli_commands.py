@@ -7,6 +7,7 @@ import pytest
 
 from rlz.cli import main
 from rlz.config import resolve, run_config
+from support import machines
 
 
 class Calls:
@@ -66,8 +67,6 @@ def test_profile_prints_json(
     """A profile is measured once, kept, and shown from then on; --fresh measures again."""
     from rlz.system.detect import detect
 
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "planning")
-    machines = importlib.import_module("machines")
     monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
     run = resolve("td3", "Pendulum-v1", {}, None)
     calls = Calls(machines.profile(detect(), run=run))
@@ -96,8 +95,6 @@ def test_profile_of_the_machine_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """It is measured, within the budget and each time; what needs an environment is refused."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "planning")
-    machines = importlib.import_module("machines")
     parts = ("workload", "sampling", "transport")
     calls = Calls(machines.profile(machines.hardware(2)).model_copy(update=dict.fromkeys(parts)))
     monkeypatch.setattr(importlib.import_module("rlz.planning"), "profile", calls, raising=False)
@@ -134,8 +131,6 @@ def test_the_plan_of_a_profile_keeps_what_a_file_gives(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """As `rlz train --config FILE` would."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "planning")
-    machines = importlib.import_module("machines")
     monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
     file = tmp_path / "run.toml"
     file.write_text('algo = "sac"\nenv = "Pendulum-v1"\nsamplers = 2\nnum_envs = 2\nthreads = "1"\n')

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import user_networks as nets
-from policy_contract import CHECKS, Case
 
 import rlz
 from rlz.acting import Rule, make_policy
@@ -18,6 +16,8 @@ from rlz.answers import PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.networks.spec import actor_manifest
 from rlz.references import load
+from support import user_networks as nets
+from support.policy_contract import CHECKS, Case
 
 DQN = Path(__file__).parents[2] / "examples" / "dqn.py"
 EPSILON = {"start": 1.0, "end": 0.05, "over": 0.1, "spread": 0.0}

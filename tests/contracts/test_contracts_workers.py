@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import worker_contract
-from worker_contract import CONTRACT, Bench
 
 from rlz.transport.stats import Stat, StatsRow
 from rlz.workers.relabel import Relabeller
 from rlz.workers.sampler import Sampler
+from support import worker_contract
+from support.worker_contract import CONTRACT, Bench
 
 SHAPER = f"{Path(__file__).parents[2] / 'examples' / 'reward_shaper.py'}:graph"
 KINDS: dict[str, dict[str, Any]] = {

@@ -1,30 +1,13 @@
-"""Shared by the tests of errors: the command line in this process, and environments that misbehave."""
+"""Shared by the tests of errors: the command line in this process, and a learner without torch."""
 
 import importlib
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from rlz.cli import main
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "workers"):
-    sys.path.insert(0, str(folder))
-
-
-class Result(NamedTuple):
-    """Exit status and output of a command."""
-
-    status: int
-    out: str
-    err: str
-
-
-Rlz = Callable[..., Result]
+from support.command_line import Result, Rlz
 
 
 @pytest.fixture
@@ -50,14 +33,5 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("train", "resume"):
         module = importlib.import_module(f"rlz.runtime.{name}")
-        function = partial(getattr(module, name), workers={"learner": "fake_learner:Learner"})
+        function = partial(getattr(module, name), workers={"learner": "support.fake_learner:Learner"})
         monkeypatch.setattr(module, name, function)
-    monkeypatch.delenv("RLZ_FAKE_LEARNER", raising=False)
-
-
-def serial(env: str, *options: str) -> list[str]:
-    """A short run in this process."""
-    return [
-        *("train", "sac", "--env", env, "--mode", "serial", "--name", "run", "-n", "60", "--learning-starts", "50"),
-        *("--eval-every", "0", "--buffer-size", "1000", "--hidden", "8", "--batch-size", "8", *options),
-    ]

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from conftest import Rlz, serial
-from full_disk import largest_file
 from rlz.errors import CheckpointError
 from rlz.records.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
 from rlz.transport import Replay
+from support.command_line import Rlz, serial
+from support.full_disk import largest_file
 
 
 def events(run: Path) -> str:

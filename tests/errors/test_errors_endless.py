@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Rlz, serial
 from rlz.envs import limits
+from support.command_line import Rlz, serial
 
-ENV = "endless_env:Endless-v0"
+ENV = "support.endless_env:Endless-v0"
 pytestmark = pytest.mark.usefixtures("without_torch")
 
 
@@ -61,7 +61,7 @@ def test_a_limit_replaces_that_of_the_environment(rlz: Rlz, tmp_path: Path) -> N
 
 
 def test_a_wrapper_that_hides_the_limit_does_not_make_it_endless(rlz: Rlz, tmp_path: Path, few: int) -> None:
-    options = ("--eval-every", "60", "--eval-episodes", "1", "--wrapper", "endless_env:Forever")
+    options = ("--eval-every", "60", "--eval-episodes", "1", "--wrapper", "support.endless_env:Forever")
     assert rlz(*serial("Pendulum-v1", *options)).status == 0
     assert scored(tmp_path / "runs/run")[0][1] == 200.0, "the limit that the environment states is longer"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Rlz, serial
+from support.command_line import Rlz, serial
 
-ENV = "misbehaving_envs:Misbehaving-v0"
+ENV = "support.misbehaving_envs:Misbehaving-v0"
 pytestmark = pytest.mark.usefixtures("without_torch")
 
 
@@ -97,9 +97,12 @@ def test_a_worker_process_whose_environment_raises(rlz: Rlz) -> None:
     [
         ([ENV, *kwargs(how="raise", where="init", when=1)], ["constructor raised RuntimeError: the simulator said no"]),
         ([ENV, *kwargs(how="sys.exit", where="init", when=1)], ["called exit(0)", "misbehaving_envs.py, line"]),
-        (["exits_on_import:X-v0"], ["importing 'exits_on_import' failed. it called exit(0)", "exits_on_import.py"]),
-        ([ENV, "--wrapper", "misbehaving_envs:exiting_wrapper"], ["exiting_wrapper around", "called exit(4)"]),
-        (["misbehaving_envs:NoSpaces-v0"], ["cannot be used: AttributeError", "observation_space"]),
+        (
+            ["support.exits_on_import:X-v0"],
+            ["importing 'support.exits_on_import' failed. it called exit(0)", "exits_on_import.py"],
+        ),
+        ([ENV, "--wrapper", "support.misbehaving_envs:exiting_wrapper"], ["exiting_wrapper around", "called exit(4)"]),
+        (["support.misbehaving_envs:NoSpaces-v0"], ["cannot be used: AttributeError", "observation_space"]),
         ([":X-v0"], ["expected the id of an environment, or module:id"]),
         (["x:"], ["expected the id of an environment, or module:id"]),
     ],
@@ -127,7 +130,7 @@ def test_an_evaluation_shows_the_users_traceback_too(rlz: Rlz, tmp_path: Path) -
 
 
 def test_exit_in_close_changes_no_result(rlz: Rlz) -> None:
-    assert rlz(*serial("misbehaving_envs:ExitsWhenClosed-v0")).status == 0
+    assert rlz(*serial("support.misbehaving_envs:ExitsWhenClosed-v0")).status == 0
 
 
 def test_gymnasiums_warnings_are_one_short_note(rlz: Rlz) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Rlz, serial
+from support.command_line import Rlz, serial
 
 NOBODY = 65534
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from conftest import Rlz, serial
 from rlz import envs
 from rlz.cli import main
 from rlz.config import RunConfig, resolve
 from rlz.config.model import read_config
 from rlz.errors import EnvError, UsageError
+from support.command_line import Rlz, serial
 
-ENV = "misbehaving_envs:Misbehaving-v0"
+ENV = "support.misbehaving_envs:Misbehaving-v0"
 
 
 def message(**options: Any) -> str:
@@ -45,7 +45,7 @@ def test_a_wrapper_takes_arguments() -> None:
         ("gymnasium.wrappers:ClipAction,hard=True", "has no argument 'hard'. It has env."),
         ("gymnasium.wrappers:JaxToNumpy", "needs "),
         ("gymnasium.wrappers:JaxToNumpy", "not installed"),
-        ("hints_env:Needs", "needs the package 'not_there_at_all', which is not installed"),
+        ("support.hints_env:Needs", "needs the package 'not_there_at_all', which is not installed"),
     ],
 )
 def test_a_wrapper_that_cannot_be_used_says_what_it_needs(wrapper: str, words: str) -> None:
@@ -61,8 +61,10 @@ def test_a_wrapper_of_another_form_is_refused(text: str) -> None:
 
 
 def test_an_id_is_suggested_with_its_module() -> None:
-    assert "Did you mean misbehaving_envs:Misbehaving-v0?" in message(env="misbehaving_envs:Misbehavin-v0")
-    assert "Did you mean Pendulum-v1" in message(env="misbehaving_envs:Pendulumm-v1")
+    assert "Did you mean support.misbehaving_envs:Misbehaving-v0?" in message(
+        env="support.misbehaving_envs:Misbehavin-v0"
+    )
+    assert "Did you mean Pendulum-v1" in message(env="support.misbehaving_envs:Pendulumm-v1")
 
 
 def test_every_instance_has_its_own_index() -> None:
@@ -76,24 +78,24 @@ def test_a_fixed_port_fails_with_the_way_out_and_an_index_is_it(rlz: Rlz, withou
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    result = rlz(*serial("hints_env:Listening-v0", "--env-kwargs", f"port={port}", "--num-envs", "2"))
+    result = rlz(*serial("support.hints_env:Listening-v0", "--env-kwargs", f"port={port}", "--num-envs", "2"))
     assert result.status == 1
     assert "one for each environment of its samplers and one for the evaluator" in result.err
     assert "--env-kwargs port={5000+index}" in result.err
     arguments = ("--env-kwargs", f"port={{{port}+index}}", "--num-envs", "2", "--eval-every", "60", "--name", "other")
-    assert rlz(*serial("hints_env:Listening-v0", *arguments)).status == 0
+    assert rlz(*serial("support.hints_env:Listening-v0", *arguments)).status == 0
     assert rlz("eval", "runs/other", "--episodes", "1").status == 0
 
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
 def test_a_reward_of_one_number_is_that_number(rlz: Rlz, without_torch: None, shape: tuple[int, ...]) -> None:
-    result = rlz(*serial("hints_env:ArrayReward-v0", "--env-kwargs", f"shape={shape}"))
+    result = rlz(*serial("support.hints_env:ArrayReward-v0", "--env-kwargs", f"shape={shape}"))
     assert result.status == 0, result.err
     assert "return 15" in result.out
 
 
 def test_a_video_of_an_environment_that_cannot_render_says_so(rlz: Rlz, without_torch: None) -> None:
-    assert rlz(*serial("hints_env:ArrayReward-v0")).status == 0
+    assert rlz(*serial("support.hints_env:ArrayReward-v0")).status == 0
     result = rlz("eval", "runs/run", "--video", "run.gif")
     assert result.status == 1
     assert 'render_mode="rgb_array", and of render modes it has none' in result.err

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import rlz as package
-from conftest import Rlz, serial
 from rlz.errors import CheckpointError
 from rlz.planning.needs import check_memory
 from rlz.system.memory import MIB
+from support.command_line import Rlz, serial
 
 ANT = ("train", "sac", "--env", "Ant-v4")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import HERE, Rlz, serial
 from rlz import envs
 from rlz.config import run_config
+from support.command_line import Rlz, serial
 
-ENV = "wandering_env:Wandering-v0"
+ENV = "support.wandering_env:Wandering-v0"
 
 
 def kwargs(**values: object) -> list[str]:
@@ -49,7 +49,7 @@ def test_an_environment_of_a_policy_is_in_its_folder_and_its_user_in_theirs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     env = envs.make(run_config(env=ENV))
-    for folder in (tmp_path, HERE):
+    for folder in (tmp_path, Path(__file__).parent):
         os.chdir(folder)
         env.reset(seed=1)
         env.step(np_zeros())
@@ -94,11 +94,9 @@ def test_no_process_of_an_environment_outlives_the_run(rlz: Rlz, tmp_path: Path,
 
 def test_a_pipe_is_not_held_open(tmp_path: Path) -> None:
     """What reads the output of `rlz` (`| tee`) comes to an end with it, also after an error."""
-    options = (*kwargs(spawn=tmp_path / "pids"), "--wrapper", "wandering_env:NotThere")
+    options = (*kwargs(spawn=tmp_path / "pids"), "--wrapper", "support.wandering_env:NotThere")
     command = [sys.executable, "-m", "rlz", *serial(ENV, *options)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(HERE)}, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "has no 'NotThere'" in done.stderr
     assert living(tmp_path / "pids") == []
@@ -109,7 +107,7 @@ def test_what_a_killed_sampler_leaves_is_killed_before_it_is_restarted(tmp_path:
     pids = tmp_path / "pids"
     options = (*kwargs(spawn=pids, temporary=True), "--mode", "async", "-n", "1000000", "--learning-starts", "900000")
     command = [sys.executable, "-m", "rlz", *serial(ENV, *options)]
-    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(HERE)}) as process:
+    with subprocess.Popen(command, cwd=tmp_path) as process:
         until = time.monotonic() + 60
 
         def started(count: int) -> list[int]:

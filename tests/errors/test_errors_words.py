@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Rlz, serial
 from rlz import envs
 from rlz.config.model import run_config
 from rlz.errors import EnvError
+from support.command_line import Rlz, serial
 
-ENV = "success_env:Succeeding-v0"
+ENV = "support.success_env:Succeeding-v0"
 pytestmark = pytest.mark.usefixtures("without_torch")
 
 

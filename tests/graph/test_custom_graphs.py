@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training import Training, wait_for
 
 from rlz.config import RunConfig, run_config
 from rlz.errors import ConfigError, GraphError
@@ -15,10 +14,12 @@ from rlz.records.checkpoint import newest_checkpoint
 from rlz.records.replay_files import open_rows
 from rlz.runtime.resume import resume
 from rlz.runtime.train import train
+from support import two_nodes
+from support.training import Training, wait_for
 
 HERE = Path(__file__).parent
 SHAPER = f"{HERE.parents[1] / 'examples' / 'reward_shaper.py'}:graph"
-FAKE = {"learner": "fake_learner:Learner"}
+FAKE = {"learner": "support.fake_learner:Learner"}
 EXPECTED = {"count": 400, "sum": 400 * 399 / 2}
 
 
@@ -47,7 +48,7 @@ def pendulum(found: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("mode", ["serial", "async"])
 def test_a_graph_of_two_nodes_runs(tmp_path: Path, mode: str) -> None:
-    run = config(tmp_path, mode=mode, total_timesteps=400, num_envs=5, graph=f"{HERE / 'two_nodes.py'}:graph")
+    run = config(tmp_path, mode=mode, total_timesteps=400, num_envs=5, graph=f"{two_nodes.__file__}:graph")
     assert train(run, quiet=True) == 0
     assert json.loads((tmp_path / "run" / "sum.json").read_text()) == EXPECTED
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -108,7 +109,7 @@ def test_no_row_is_lost_or_doubled_when_the_shaper_is_killed(tmp_path: Path, mon
     [
         ("no_such_file.py:graph", "no_such_file.py: there is no such file"),
         ("no_such_module:graph", "there is no module 'no_such_module'"),
-        (f"{HERE / 'two_nodes.py'}:nothing", "has no 'nothing'"),
+        (f"{two_nodes.__file__}:nothing", "has no 'nothing'"),
     ],
 )
 def test_a_graph_that_is_not_there_is_refused(tmp_path: Path, graph: str, message: str) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from learner_tools import Run, config
 
 from rlz._native import RUNNING
 from rlz.learning import adaptation
@@ -15,6 +14,7 @@ from rlz.records.checkpoint import newest_checkpoint
 from rlz.transport.stats import Stat
 from rlz.workers import learner as learner_module
 from rlz.workers.learner import Learner
+from support.learner import Run, config
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_learner_executors import RATE, flag, make_batch, make_job, make_sac, make_state, make_td3, noise
-from test_learner_graphs import CPU, MOST, Compiled, Made, kinds, make_engine, make_launches, plain
 from torch import Tensor
 
 from rlz.algorithms.base import WHOLE, Algorithm
@@ -30,6 +28,8 @@ from rlz.learning.flag import LateFlag
 from rlz.learning.graphs import GraphedLaunches, cuda_graph
 from rlz.learning.launches import FedRows, Inputs, Launches
 from rlz.networks.mlp import Mlp
+from support.executors import CPU, RATE, flag, make_batch, make_job, make_sac, make_state, make_td3, noise
+from support.launches import MOST, Compiled, Made, kinds, make_engine, make_launches, plain
 
 both = pytest.mark.parametrize("algorithm", [make_sac(), make_td3()], ids=["sac", "td3"])
 Work = Callable[[], None]

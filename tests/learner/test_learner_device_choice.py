@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from learner_tools import Run, config
-from test_learner_executors import make_batch, make_sac, make_td3
 
 from rlz.algorithms.base import Algorithm
 from rlz.errors import DeviceError
 from rlz.learning import device_choice, graphs
 from rlz.learning.device_choice import card_seconds, cpu_seconds, fastest_device, find_device, refusal
 from rlz.workers import learner as learner_module
+from support.executors import make_batch, make_sac, make_td3
+from support.learner import Run, config
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)
 both = pytest.mark.parametrize("algorithm", [make_sac(), make_td3()], ids=["sac", "td3"])

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learner_tools import ACTION, OBS, Run, config
 
 from rlz._native import Replay
 from rlz.errors import DeviceError, NonFiniteError, TransportError
@@ -16,14 +15,9 @@ from rlz.learning.batches import Decoder
 from rlz.learning.device_replay import DeviceReplay, choose
 from rlz.learning.memory import engine_bytes, largest_batch
 from rlz.records.checkpoint import newest_checkpoint
+from support.learner import ACTION, OBS, Run, config, make
 
 CPU = torch.device("cpu")
-
-
-def make(buffer_size: int, lanes: int, obs: int = OBS) -> Replay:
-    fields: list[Any] = [("obs", "f32", (obs,)), ("action", "f32", (ACTION,)), ("next_obs", "f32", (obs,))]
-    fields += [("reward", "f32", ()), ("discount", "f32", ())]
-    return Replay.create(fields, buffer_size=buffer_size, lanes=lanes, run_id=1)
 
 
 def append(writer: Any, lane: int, value: float, obs: int = OBS) -> None:

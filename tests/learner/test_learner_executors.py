@@ -12,42 +12,13 @@ import torch
 from rlz._native import dense_instructions
 from rlz.algorithms.actor_critic import ActorCritic
 from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Algorithm, Batch
-from rlz.algorithms.sac import Sac
-from rlz.algorithms.td3 import Td3
 from rlz.errors import NonFiniteError
-from rlz.learning.compiled import Compilation, CompiledExecutor, Job, kinds_of, layouts
+from rlz.learning.compiled import Compilation, CompiledExecutor, layouts
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.executors import EagerExecutor, disagreement
-from support.algorithms import made
+from support.executors import CPU, RATE, flag, make_batch, make_job, make_sac, make_state, make_td3, noise
 
-RATE = torch.tensor(1e-3, dtype=torch.float64)
-CPU = torch.device("cpu")
 PATIENCE = pytest.mark.timeout(600)  # the compiler needs half a minute of CPU time, and machines may be busy
-
-
-def make_sac(**values: float) -> Sac:
-    return made(Sac, 3, 2, hidden=(8,), layer_norm=True, **values)
-
-
-def make_td3() -> Td3:
-    return made(Td3, 3, 2, hidden=(8,), layer_norm=True, n_critics=3)
-
-
-def make_state(algorithm: Algorithm[Any], seed: int = 1) -> Any:
-    return algorithm.init(torch.Generator().manual_seed(seed))
-
-
-def make_batch(seed: int = 1) -> Batch:
-    rows = torch.randn(16, 12, generator=torch.Generator().manual_seed(seed))  # as decoded: views of packed rows
-    return Batch(rows[:, :3], rows[:, 3:5].tanh_(), rows[:, 5:8], rows[:, 8], rows[:, 9].fill_(0.99))
-
-
-def noise(algorithm: Algorithm[Any], seed: int = 2) -> torch.Tensor:
-    return torch.randn(algorithm.noise_shape(16), generator=torch.Generator().manual_seed(seed))
-
-
-def flag() -> torch.Tensor:
-    return torch.zeros((), dtype=torch.int64)
 
 
 class Compiled(NamedTuple):
@@ -71,11 +42,6 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     executor = compilation.load()
     assert executor.dense == dense
     return Compiled(algorithm, compilation.library, executor)
-
-
-def make_job(algorithm: Algorithm[Any], batch: Batch | None = None, device: str = "cpu") -> Job:
-    fields = (make_batch() if batch is None else batch).tensors()
-    return Job(algorithm, layouts(fields), device, kinds_of(algorithm.cycle))
 
 
 def make_engine(sac: Algorithm[Any], state: Any, lines: list[str], **plan: object) -> Engine:

@@ -1,84 +1,30 @@
 """Launches as graphs. On the CPU a "graph" is the work itself: everything but the capture is tested there."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from test_learner_device_replay import make
-from test_learner_executors import make_batch, make_sac, make_td3
 
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import NonFiniteError
 from rlz.learning import engine as engine_module
 from rlz.learning import swap as swap_module
-from rlz.learning.batches import Decoder
-from rlz.learning.compiled import Job, layouts
+from rlz.learning.compiled import layouts
 from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.executors import EagerExecutor
 from rlz.learning.graphs import GraphedLaunches, orders
-from rlz.learning.launches import FedRows, Inputs, Launches
+from rlz.learning.launches import FedRows
+from support.executors import make_batch, make_sac, make_td3
+from support.launches import MOST, ROWS, Made, Work, kinds, make_engine, make_launches, on, plain
 
 CPU = torch.device("cpu")
-ROWS, MOST = 16, 4
-Work = Callable[[], None]
 both = pytest.mark.parametrize("algorithm", [make_sac(), make_td3()], ids=["sac", "td3"])
 gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
 ]
-
-
-def rows_on(device: torch.device) -> DeviceReplay:
-    replay = make(100, 1)
-    writer, draw = replay.writer([0], worker=3), np.random.default_rng(1)
-    for _ in range(60):
-        obs, next_obs = draw.standard_normal((2, 3)).astype(np.float32)
-        action = np.tanh(draw.standard_normal(2)).astype(np.float32)
-        writer.append(0, [obs, action, next_obs, float(draw.standard_normal()), 0.99], version=0)
-    found = DeviceReplay(replay, Decoder(replay.fields), device)
-    found.follow()
-    return found
-
-
-def on(device: torch.device, algorithm: Algorithm[Any]) -> Any:
-    state = algorithm.init(torch.Generator().manual_seed(1))
-    return type(state)(*(tensor.to(device) for tensor in state))
-
-
-def make_launches(algorithm: Algorithm[Any], device: torch.device = CPU) -> Launches:
-    inputs = Inputs(
-        on(device, algorithm),
-        torch.zeros((), dtype=torch.int64, device=device),
-        torch.full((), 1e-3, dtype=torch.float64, device=device),
-        torch.Generator(device).manual_seed(2),
-    )
-    return Launches(algorithm, inputs, rows_on(device), batch_size=ROWS, most=MOST)
-
-
-def make_engine(algorithm: Algorithm[Any], lines: list[str], device: torch.device = CPU, **plan: Any) -> Engine:
-    rows = rows_on(device)
-    return Engine(
-        algorithm,
-        on(device, algorithm),
-        layout=layouts(rows.gather(torch.zeros(ROWS, dtype=torch.int64, device=device)).tensors()),
-        device=device,
-        seed=3,
-        plan=EnginePlan(**{"compile": False, "threads": 1, "launch": MOST, **plan}),
-        log=lines.append,
-        replay=rows,
-    )
-
-
-def kinds(algorithm: Algorithm[Any], done: int, count: int) -> tuple[str, ...]:
-    return tuple(algorithm.cycle[(done + step) % len(algorithm.cycle)] for step in range(count))
-
-
-def plain(work: Work, generator: torch.Generator) -> Work:
-    return work
 
 
 @both
@@ -183,31 +129,6 @@ def test_an_engine_uses_graphs_for_every_size_of_a_launch(monkeypatch: pytest.Mo
     assert lines == ["eager updates are CUDA graphs now (checked against eager ones)"]
     assert int(graphed.settle().updates) == 12
     assert int(graphed.settle().actor_updates) == 6
-
-
-class Compiled(EagerExecutor):
-    """Stands for compiled code, which needs half a minute to make."""
-
-    name = "compiled"
-    dense = False
-
-
-class Made:
-    """A compilation that has ended."""
-
-    error = None
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-    def finished(self, *, wait: bool) -> bool:
-        return True
-
-    def load(self) -> Compiled:
-        return Compiled(self.job.algorithm)
-
-    def start(self, *, nice: int) -> None: ...
-    def close(self) -> None: ...
 
 
 @both

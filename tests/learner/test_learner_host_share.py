@@ -7,9 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learner_tools import Run, config
-from test_learner_device_replay import make
-from test_learner_graphs import CPU
 
 from rlz._native import ParameterStore
 from rlz.config import run_config
@@ -20,6 +17,8 @@ from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.publication import AT_ONCE, Interval, Publication
 from rlz.learning.streams import Meeting
 from rlz.transport.stats import Stat, metric
+from support.executors import CPU
+from support.learner import Run, config, make
 
 CARD = torch.device("cuda", 0)
 

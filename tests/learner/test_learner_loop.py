@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from learner_tools import OBS, Run, config
 from safetensors.numpy import load_file
 
 from rlz._native import PrioritizedSampler
@@ -13,6 +12,7 @@ from rlz.errors import NonFiniteError
 from rlz.records.checkpoint import load_checkpoint, newest_checkpoint
 from rlz.transport.stats import Stat, metric
 from rlz.workers import learner as module
+from support.learner import OBS, Run, config
 
 
 @pytest.mark.parametrize("mode", ["serial", "async"])

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from learner_tools import Run, config
 
 from rlz.errors import CheckpointError, ConfigError, DeviceError
 from rlz.learning.compiled import Job
 from rlz.learning.precision import use_precision
 from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.resume import _check_precision
+from support.learner import Run, config
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -65,7 +65,7 @@ def test_a_run_keeps_its_precision(tmp_path: Path) -> None:
 
 
 def test_compiled_code_is_of_one_precision() -> None:
-    from test_learner_executors import make_job, make_sac
+    from support.executors import make_job, make_sac
 
     job = make_job(make_sac())
     assert job.key() != Job(job.algorithm, job.batch, job.device, job.kinds, "high").key()

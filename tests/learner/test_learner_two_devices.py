@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_learner_executors import CPU, make_batch, make_sac, make_state, make_td3
 
 from rlz.algorithms.base import Algorithm
 from rlz.errors import NonFiniteError
 from rlz.learning.compiled import layouts
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.two_devices import Exchange, TwoDevices
+from support.executors import CPU, make_batch, make_sac, make_state, make_td3
 
 Make = Callable[[], Algorithm[Any]]
 PLAN = EnginePlan(compile=False, threads=1, fixed=True)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import asymmetric_bounds
 import numpy as np
 import pytest
 
@@ -20,16 +19,16 @@ from rlz.config import run_config
 from rlz.runtime.train import train as train_here
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import evaluation_seeds, play
+from support import asymmetric_bounds
 
 GATE = -180.0
-HERE = Path(__file__).parent
 
 
 def train(folder: Path, algo: str, *options: str, program: tuple[str, ...] = ("-m", "rlz")) -> Path:
     name = f"run{len(list(folder.iterdir()))}"
     command = [sys.executable, *program, "train", algo, "--env", "Pendulum-v1"]
     command += ["--runs-dir", str(folder), "--name", name, *options]
-    done = subprocess.run(command, cwd=HERE, text=True, capture_output=True)
+    done = subprocess.run(command, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / name
 
@@ -63,7 +62,7 @@ def test_smoke_sac_gets_far_better_than_random_in_5000_steps(tmp_path):
 )
 def test_smoke_the_best_action_within_asymmetric_bounds_is_found(tmp_path, algo, options):
     given = {
-        "env": "asymmetric_bounds:AsymmetricBounds-v0",
+        "env": "support.asymmetric_bounds:AsymmetricBounds-v0",
         "total_timesteps": 1500,
         "learning_starts": 500,
         "runs_dir": str(tmp_path),
@@ -95,13 +94,13 @@ def test_the_gate_is_met(tmp_path, algo, seed):
 @pytest.mark.parametrize("algo", ["sac", "td3"])
 def test_a_wrong_sign_in_the_target_fails_the_gate(tmp_path, algo):
     short = ("-n", "8000", "--learning-starts", "100", "--mode", "serial", "--no-compile", "--eval-every", "0")
-    mean = score(train(tmp_path, algo, *short, program=("wrong_sign.py",)))
+    mean = score(train(tmp_path, algo, *short, program=("-m", "support.wrong_sign")))
     print(f"\n{algo}, wrong sign in the target: {mean:.1f}")
     assert mean < GATE
 
 
 @pytest.mark.learn
 def test_what_truncation_as_termination_does(tmp_path):
-    wrapper = "truncation_as_termination:TruncationAsTermination"
+    wrapper = "support.truncation_as_termination:TruncationAsTermination"
     run = train(tmp_path, "sac", "--wrapper", wrapper, "--eval-every", "0")
     print(f"\ntruncation treated as termination: {score(run):.1f} (no gate: see the chain test)")

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from machines import config, hardware, profile
 
 from rlz.errors import ConfigError
 from rlz.planning import cache
 from rlz.planning.profile_model import Profile
+from support.machines import config, hardware, profile
 
 MACHINE = hardware(2)
 

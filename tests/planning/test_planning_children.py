@@ -5,10 +5,10 @@ import sys
 from typing import Any
 
 import pytest
-from machines import config
 
 from rlz.bench.children import Child
 from rlz.planning.profile_model import MatrixProduct, Memory, Sampling, Transport, UpdateRate
+from support.machines import config
 
 
 def test_a_sampler_alone() -> None:

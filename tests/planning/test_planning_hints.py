@@ -1,9 +1,8 @@
 """What the report says about options that no plan may choose."""
 
-from machines import hardware, profile
-
 from rlz.planning.hints import hints
 from rlz.planning.profile_model import Profile
+from support.machines import hardware, profile
 
 
 def measured(bf16: float, *, batch_size: int = 256) -> Profile:

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from machines import config
 
 from rlz.bench.children import Child
 from rlz.planning.profile_model import Joint
+from support.machines import config
 
 
 @pytest.mark.slow

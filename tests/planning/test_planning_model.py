@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from machines import config, hardware, profile, together
 
 from rlz.planning.limits import Limit, limits
 from rlz.planning.model import Learning, Setting, bound, predict, sampling_rate, update_rate
 from rlz.planning.profile_model import MatrixProduct
+from support.machines import config, hardware, profile, together
 
 LEARNING = Learning.of(config())
 FREE = replace(LEARNING, replay_ratio=None)

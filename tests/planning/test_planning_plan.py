@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import GIB, config, hardware, profile, together
 
 from rlz.config import RunConfig
 from rlz.errors import ConfigError
@@ -14,6 +13,7 @@ from rlz.planning.plan import CHOICES, Plan, explain
 from rlz.planning.planner import open_settings, plan
 from rlz.planning.profile_model import Profile
 from rlz.system.detect import Hardware
+from support.machines import GIB, config, hardware, profile, together
 
 LEARNING = (
     *("batch_size", "replay_ratio", "learning_rate", "scale_learning_rate", "precision", "total_timesteps", "gamma"),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import config, hardware, profile
 from rich.console import Console
 
 from rlz.bench.children import Child
@@ -18,6 +17,7 @@ from rlz.planning.planner import plan
 from rlz.planning.profile_model import Profile
 from rlz.system.detect import Hardware
 from rlz.system.memory import Limit
+from support.machines import config, hardware, profile
 
 DOCS = Path(__file__).parents[2] / "docs" / "profile.md"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import config, hardware, profile
 
 from rlz.planning.plan import Prediction
 from rlz.planning.verify import Verifier
 from rlz.system.cards import Cards, foreign, look_at_cards, slowed
 from rlz.system.detect import Roots
 from rlz.tracking.snapshot import Snapshot, WorkerSnapshot
+from support.machines import config, hardware, profile
 
 PREDICTED = Prediction(
     env_steps_per_s=100.0,

@@ -1,25 +1,12 @@
-"""Shared by the tests of the runtime: fake environments and a fake learner, also for worker processes."""
+"""Shared by the tests of the runtime."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training import Training
 
-WORKERS = Path(__file__).parents[1] / "workers"
-sys.path.insert(0, str(WORKERS))
-sys.path.append(str(Path(__file__).parents[1] / "planning"))  # machines that are not here
-
-
-@pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let worker processes find the fake learner and the fake environments."""
-    found = os.pathsep.join([str(WORKERS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    monkeypatch.setenv("PYTHONPATH", found)
-    monkeypatch.delenv("RLZ_FAKE_LEARNER", raising=False)
+from support.training import Training
 
 
 @pytest.fixture

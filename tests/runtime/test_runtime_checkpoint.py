@@ -5,43 +5,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from harness import Run, config
 
 import rlz
 from rlz._native import FLAG_TRUNCATED
 from rlz.errors import CheckpointError, NonFiniteError
 from rlz.records import replay_files
-from rlz.records.checkpoint import KEEP, Checkpointer, load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.checkpoint import KEEP, load_checkpoint, newest_checkpoint, step_folders
 from rlz.system import files
 from rlz.transport import Streams
-from rlz.workers.sampler import Sampler
-
-STATE = {"critic.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "optimiser.step": np.array(7, np.int64)}
-
-
-class Trained:
-    """A run whose sampler makes steps on demand and whose learner is this test."""
-
-    def __init__(self, path: Path, **values: Any) -> None:
-        self.run = Run(config(total_timesteps=10_000, buffer_size=50, **values), path)
-        self.run.publish()
-        self.sampler = Sampler(self.run.spec("sampler"), self.run.streams)
-        self.sampler.start()
-        self.checkpointer = Checkpointer(path, self.run.streams, self.run.config, self.run.env_spec)
-
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            assert self.sampler.step(0.0)
-
-    def save(self, state: dict[str, Any] | None = None) -> Path | None:
-        policy = np.zeros(self.run.streams.parameters.nbytes, np.uint8)
-        return self.checkpointer.save(
-            state or STATE, policy, {"count": 3}, {"replay": "00", "learner": "ff"}, {"note": 1}
-        )
+from support.harness import Run, config
+from support.trained import STATE, Trained
 
 
 @pytest.fixture
@@ -243,10 +219,9 @@ def test_nothing_in_a_checkpoint_is_pickled(trained: Trained, tmp_path: Path) ->
 
 WRITES_FOR_EVER = """
 import sys
-sys.path[:0] = sys.argv[1:3]
 from pathlib import Path
-from test_runtime_checkpoint import STATE, Trained
-trained = Trained(Path(sys.argv[3]))
+from support.trained import Trained
+trained = Trained(Path(sys.argv[1]))
 while True:
     trained.steps(3)
     assert trained.save() is not None
@@ -256,11 +231,10 @@ while True:
 
 @pytest.mark.slow
 def test_the_newest_checkpoint_loads_after_a_kill_at_any_moment(tmp_path: Path) -> None:
-    here = Path(__file__).parent
     rng = np.random.default_rng()
     for _ in range(6):
         process = subprocess.Popen(
-            [sys.executable, "-c", WRITES_FOR_EVER, str(here), str(here.parent / "workers"), str(tmp_path)],
+            [sys.executable, "-c", WRITES_FOR_EVER, str(tmp_path)],
             stdout=subprocess.PIPE,
         )
         assert process.stdout is not None

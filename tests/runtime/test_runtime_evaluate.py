@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Run, config
 
 from rlz.errors import CheckpointError, EnvError, RlzError
 from rlz.records.policy_files import PolicyFiles, write_best
 from rlz.runtime import video as module
 from rlz.runtime.evaluate import evaluate
+from support.harness import Run, config
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_video_has_every_frame(trained: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_without_a_gl_library_the_package_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fake_envs
+    from support import fake_envs
 
     def no_gl(self: object) -> None:
         raise ImportError("libEGL.so.1: cannot open shared object file")

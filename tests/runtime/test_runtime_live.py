@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Run, config
 
 from rlz.errors import NotServedError, TransportError
 from rlz.policy import Policy
@@ -18,6 +17,7 @@ from rlz.tracking import WorkerInfo
 from rlz.tracking.snapshot import Reader
 from rlz.transport.serving import Door
 from rlz.transport.stats import Stat
+from support.harness import Run, config
 
 DOCS = (Path(__file__).parents[2] / "docs" / "transport.md").read_text()
 WORKERS = [

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from machines import profile
 
 from rlz.config import RunConfig, resolve, resolve_with_origins, run_config
 from rlz.envs import inspect_env
@@ -19,6 +18,7 @@ from rlz.planning.profile_model import Profile
 from rlz.system.detect import detect
 from rlz.system.memory import limits
 from rlz.workers.job import Job
+from support.machines import profile
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_worker_keeps_to_its_cores(tmp_path: Path) -> None:
 
 
 def test_the_plan_is_in_the_run_folder_and_verified(
-    found: Profile, fakes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run writes its plan down, says it, and hands the snapshots of its log to the verifier."""
     from rlz.planning import verify
@@ -187,13 +187,13 @@ def test_the_plan_is_in_the_run_folder_and_verified(
     monkeypatch.setattr(verify, "Verifier", Seen)
     monkeypatch.setattr(cache, "load", lambda _: cache.Found(found))
     run = run_config(
-        **{"env": "fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "hidden": (8,), "eval_every": 0},
-        **{"total_timesteps": 300, "learning_starts": 50, "buffer_size": 1000, "log_every": 0.1},
+        **{"env": "support.fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "hidden": (8,)},
+        **{"eval_every": 0, "total_timesteps": 300, "learning_starts": 50, "buffer_size": 1000, "log_every": 0.1},
         runs_dir=str(tmp_path),
     )  # fmt: skip
     prediction = planned(config()).plan.prediction
     made = Plan(basis="file", choices={"samplers": 1}, reasons={"samplers": "why"}, prediction=prediction)
-    workers = {"learner": "fake_learner:Learner"}
+    workers = {"learner": "support.fake_learner:Learner"}
     assert train(run, plan=made, notes=["hello"], quiet=True, workers=workers) == 0
     (folder,) = (path for path in tmp_path.iterdir() if path.name.startswith("sac__"))
     assert Plan.read(folder / FILE) == made

@@ -17,12 +17,12 @@ from rlz.runtime.train import train
 from rlz.transport import Streams
 from rlz.transport.stats import Stat
 
-FAKE = {"learner": "fake_learner:Learner"}
+FAKE = {"learner": "support.fake_learner:Learner"}
 
 
 def run(folder: Path, name: str, steps: int, workers: Any = FAKE, **values: Any) -> Path:
     defaults: dict[str, Any] = {
-        "env": "fake_envs:Counting-v0",
+        "env": "support.fake_envs:Counting-v0",
         "env_kwargs": {"truncate_after": 20},
         "mode": "serial",
         "total_timesteps": steps,
@@ -288,7 +288,11 @@ def test_workers_of_a_resumed_run_go_on_and_their_number_may_change(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("env", "mode", "named"),
-    [("Pendulum-v1", "serial", False), ("fake_envs:Counting-v0", "serial", True), ("Pendulum-v1", "async", True)],
+    [
+        ("Pendulum-v1", "serial", False),
+        ("support.fake_envs:Counting-v0", "serial", True),
+        ("Pendulum-v1", "async", True),
+    ],
 )
 def test_what_is_not_restored_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], env: str, mode: str, named: bool
@@ -315,7 +319,7 @@ def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
         ({"n_step_return": 3}, r"--n-step-return 3: the run was trained with 1"),
         ({"prioritized": True}, r"--prioritized True: the run was trained with False"),
         ({"hidden": (9,)}, r"--hidden \(9,\): the run was trained with \(8,\)"),
-        ({"env": "Pendulum-v1"}, r"--env Pendulum-v1: the run was trained with fake_envs:Counting-v0"),
+        ({"env": "Pendulum-v1"}, r"--env Pendulum-v1: the run was trained with support.fake_envs:Counting-v0"),
     ],
 )
 def test_what_was_learned_cannot_change(tmp_path: Path, overrides: dict[str, Any], text: str) -> None:

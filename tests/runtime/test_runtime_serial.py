@@ -11,12 +11,12 @@ from rlz.config import run_config
 from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.train import train
 
-FAKE = {"learner": "fake_learner:Learner"}
+FAKE = {"learner": "support.fake_learner:Learner"}
 
 
 def run(folder: Path, name: str, workers: Any = FAKE, **values: Any) -> Path:
     defaults: dict[str, Any] = {
-        "env": "fake_envs:Counting-v0",
+        "env": "support.fake_envs:Counting-v0",
         "env_kwargs": {"truncate_after": 20},
         "mode": "serial",
         "total_timesteps": 500,
@@ -47,7 +47,7 @@ def test_the_replay_ratio_is_exact(tmp_path: Path, ratio: float, samplers: int, 
 
 def test_an_error_in_a_worker_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = run_config(
-        env="fake_envs:Counting-v0",
+        env="support.fake_envs:Counting-v0",
         env_kwargs={"fail_at": 50},
         mode="serial",
         total_timesteps=500,
@@ -59,7 +59,7 @@ def test_an_error_in_a_worker_names_it(tmp_path: Path, capsys: pytest.CaptureFix
     )
     assert train(config, quiet=True, workers=FAKE) == 1
     error = capsys.readouterr().err
-    assert "error: sampler-0: environment fake_envs:Counting-v0" in error
+    assert "error: sampler-0: environment support.fake_envs:Counting-v0" in error
     assert "a bug in the environment" in error
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
@@ -69,7 +69,7 @@ def tensors(path: Path) -> dict[str, Any]:
     return {**checkpoint.learner, "env_steps": np.array(checkpoint.env_steps)}
 
 
-@pytest.mark.parametrize("env", ["Pendulum-v1", "fake_envs:Global-v0"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "support.fake_envs:Global-v0"])
 def test_the_same_seed_gives_the_same_bits_whatever_is_watched(tmp_path: Path, env: str) -> None:
     common: dict[str, Any] = {"workers": None, "env": env, "env_kwargs": {}, "total_timesteps": 260}
     common |= {"learning_starts": 60, "device": "cpu", "compile": False}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import Training, wait_for
 
 from rlz.errors import CheckpointError
 from rlz.runtime.live import SOCKET
 from rlz.runtime.show import Process, doing, show, verdict
 from rlz.tracking.snapshot import WorkerSnapshot
+from support.training import Training, wait_for
 
 ENDLESS = {"total_timesteps": 10_000_000}
 Start = Callable[..., Training]
@@ -79,7 +79,6 @@ def serving(training: Training) -> str:
     return "\n".join(show(training.run_dir, window=0.5))
 
 
-@pytest.mark.usefixtures("fakes")
 def test_a_stopped_sampler_and_a_stopped_controller_are_named(start: Start) -> None:
     training = start(**ENDLESS, eval_every=10**6)
     training.wait_for_steps(200)
@@ -113,7 +112,6 @@ def test_a_stopped_sampler_and_a_stopped_controller_are_named(start: Start) -> N
     assert not (training.run_dir / SOCKET).exists()
 
 
-@pytest.mark.usefixtures("fakes")
 def test_an_environment_that_hangs_is_named(start: Start) -> None:
     training = start(**ENDLESS, samplers=2, env_kwargs={"hang_at": 300})
     training.wait_for_steps(599 - 1)

@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from training import Training, wait_for
 
 from rlz.config import run_config
 from rlz.errors import NotServedError
@@ -21,11 +20,10 @@ from rlz.runtime.live import Live
 from rlz.runtime.resume import resume
 from rlz.runtime.serial import SerialRun
 from rlz.runtime.train import train
-
-pytestmark = pytest.mark.usefixtures("fakes")
+from support.training import Training, wait_for
 
 Start = Callable[..., Training]
-FAKE = {"learner": "fake_learner:Learner"}
+FAKE = {"learner": "support.fake_learner:Learner"}
 SERIAL = {"mode": "serial", "total_timesteps": 10_000_000}
 HANGING = {**SERIAL, "env_kwargs": {"truncate_after": 20, "hang_at": 300}}
 
@@ -172,7 +170,7 @@ def test_the_rows_outlive_a_learner_of_serial_mode_that_raises(
 def test_the_learner_of_serial_mode_saves_its_work_when_an_environment_raises(start: Start) -> None:
     training = start(**SERIAL, env_kwargs={"fail_at": 300})
     assert training.wait() == 1
-    assert "error: sampler-0: environment fake_envs:Counting-v0" in training.text()
+    assert "error: sampler-0: environment support.fake_envs:Counting-v0" in training.text()
     assert training.summary()["status"] == "failed"
     checkpoint = newest_checkpoint(training.run_dir)
     assert (checkpoint.env_steps, checkpoint.updates, checkpoint.workers) == (299, 249, {})
@@ -210,7 +208,7 @@ def test_a_serial_run_that_is_stopped_and_resumed_has_the_same_bits(
 
 def test_a_resume_removes_what_a_killed_controller_left(tmp_path: Path) -> None:
     config = run_config({
-        **{"env": "fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "total_timesteps": 100},
+        **{"env": "support.fake_envs:Counting-v0", "env_kwargs": {"truncate_after": 20}, "total_timesteps": 100},
         **{"learning_starts": 10, "buffer_size": 500, "hidden": (8,), "eval_every": 0},
         **{"runs_dir": str(tmp_path), "name": "run"},
     })  # fmt: skip

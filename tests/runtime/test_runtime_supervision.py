@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from harness import SAMPLER, Run, config
-from training import Training, wait_for
 
 from rlz._native import RUNNING, STOPPING
 from rlz.config import RunConfig, run_config
@@ -27,9 +25,8 @@ from rlz.runtime.resume import resume
 from rlz.runtime.train import train
 from rlz.transport.stats import Stat
 from rlz.workers.process import Ending
-
-pytestmark = pytest.mark.usefixtures("fakes")
-
+from support.harness import SAMPLER, Run, config
+from support.training import Training, wait_for
 
 Start = Callable[..., Training]
 ENDLESS = {"total_timesteps": 10_000_000}
@@ -246,7 +243,7 @@ def test_an_exception_in_an_environment_ends_the_run_with_its_traceback(start: S
     training = start(**ENDLESS, env_kwargs={"fail_at": 300})
     assert training.wait() == 1
     text = training.text()
-    assert "error: sampler-0: environment fake_envs:Counting-v0" in text
+    assert "error: sampler-0: environment support.fake_envs:Counting-v0" in text
     assert "step 300" in text
     assert 'raise ValueError("a bug in the environment")' in text
     assert "controller.py" not in text
@@ -280,7 +277,7 @@ def test_the_death_of_the_learner_ends_the_run(
         # Its last checkpoint is old, but the rows outlived it: the run can go on without losing one.
         assert newest_checkpoint(training.run_dir).updates == (10 if mode == "kill" else 0)
         monkeypatch.delenv("RLZ_FAKE_LEARNER")
-        workers = {"learner": "fake_learner:Learner"}
+        workers = {"learner": "support.fake_learner:Learner"}
         assert resume(training.run_dir, {"total_timesteps": 200}, quiet=True, workers=workers) == 0
         resumed = newest_checkpoint(training.run_dir)
         assert (resumed.env_steps, resumed.updates) == (200, 150)
@@ -376,7 +373,7 @@ def test_nothing_outlives_a_controller_that_is_killed_while_workers_start(start:
 
 def small(folder: Path, **values: Any) -> RunConfig:
     defaults: dict[str, Any] = {
-        "env": "fake_envs:Counting-v0",
+        "env": "support.fake_envs:Counting-v0",
         "total_timesteps": 200,
         "learning_starts": 10,
         "hidden": (8,),
@@ -400,7 +397,7 @@ def test_what_cannot_work_is_an_error_before_anything_starts(
 
 
 def test_no_descriptor_is_left_in_a_process_that_trains_twice(tmp_path: Path) -> None:
-    workers = {"learner": "fake_learner:Learner"}
+    workers = {"learner": "support.fake_learner:Learner"}
     counts = []
     for name in ("a", "b"):
         assert train(small(tmp_path, name=name), quiet=True, workers=workers) == 0
@@ -420,7 +417,7 @@ def test_garbage_is_collected_while_a_run_lives(tmp_path: Path, monkeypatch: pyt
     gc.disable()  # the interpreter's own collections, at numbers of objects
     try:
         left = weakref.ref(Cycle())
-        assert train(small(tmp_path), quiet=True, workers={"learner": "fake_learner:Learner"}) == 0
+        assert train(small(tmp_path), quiet=True, workers={"learner": "support.fake_learner:Learner"}) == 0
         assert left() is None
     finally:
         gc.enable()

@@ -106,7 +106,7 @@ def train(folder: Path, **values: Any) -> Path:
         "name": "run", **values,
     }  # fmt: skip
     # Its processes are as private as those of the real learner, and start sooner.
-    workers = None if values.get("mode") == "serial" else {"learner": "fake_learner:Learner"}
+    workers = None if values.get("mode") == "serial" else {"learner": "support.fake_learner:Learner"}
     old = os.umask(0)
     try:
         status = importlib.import_module("rlz.runtime.train").train(run_config(options), quiet=True, workers=workers)
@@ -146,8 +146,7 @@ def test_a_run_holds_only_formats_that_execute_nothing(run: Path) -> None:
         assert not (path.is_file() and b"\x80\x04\x95" in path.read_bytes()[:64]), f"{path} starts like a pickle"
 
 
-def test_worker_processes_write_private_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "workers"))  # the fake learner
+def test_worker_processes_write_private_files_too(tmp_path: Path) -> None:
     run = train(tmp_path)
     assert {"learner.log", "sampler-0.log", "evaluator.log"} <= {path.name for path in (run / "logs").iterdir()}
     assert not open_to_others(run)

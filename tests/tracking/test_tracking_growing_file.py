@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from test_tracking_tracker import lines, make, scalars_of
-from tracking_fakes import EVALUATION, FakeStreams
 
-from full_disk import largest_file
 from rlz.records.runs import read_run
 from rlz.tracking import growing_file
 from rlz.tracking.growing_file import GrowingFile, NotWrittenError
+from support.full_disk import largest_file
+from support.tracking import EVALUATION, FakeStreams, lines, make, scalars_of
 
 
 @pytest.mark.parametrize("room", [0, 1, 5, 11])
@@ -125,11 +124,9 @@ def test_a_disk_that_stays_full_is_said_at_the_end(tmp_path: Path) -> None:
 
 def test_lines_parse_whenever_a_run_is_killed_and_resumed(tmp_path: Path) -> None:
     program = f"""
-import sys, time
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
+import time
 from pathlib import Path
-from test_tracking_tracker import make
-from tracking_fakes import FakeStreams
+from support.tracking import FakeStreams, make
 streams = FakeStreams()
 run = make(Path({str(tmp_path)!r}), streams)
 now = time.monotonic()

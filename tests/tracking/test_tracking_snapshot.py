@@ -3,11 +3,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tracking_fakes import FakeStreams, workers
 
 from rlz.tracking.process import read_usage, started_at
 from rlz.tracking.snapshot import Reader, WorkerInfo, between
 from rlz.transport.stats import Stat, Waiting
+from support.tracking import FakeStreams, workers
 
 CONFIG = SimpleNamespace(prioritized=False, learning_starts=100, total_timesteps=10_000)
 

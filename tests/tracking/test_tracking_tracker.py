@@ -9,36 +9,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
-from tracking_fakes import EVALUATION, FakeStreams, workers
 
-from rlz.config import resolve
-from rlz.tracking import Tracker, tracker
+from rlz.tracking import tracker
 from rlz.tracking.console import TerminalDisplay, clock, live_view, number
 from rlz.tracking.sinks import Evaluation, InThread, TensorBoardFile
 from rlz.tracking.snapshot import Reader, between
 from rlz.transport.stats import Stat, metric
-
-
-def config(**overrides):
-    return resolve(
-        "sac", "Pendulum-v1", {"total_timesteps": 1000, "log_every": 5.0, "learning_starts": 100} | overrides
-    )
-
-
-def make(tmp_path, streams, cut=None, **overrides):
-    return Tracker(tmp_path, config(**overrides), streams, workers, cut=cut, quiet=True)
-
-
-def lines(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-
-
-def scalars_of(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}, events
+from support.tracking import EVALUATION, FakeStreams, config, lines, make, scalars_of, workers
 
 
 def test_ticks_and_log_lines_intern_nothing(tmp_path, monkeypatch):
@@ -211,10 +188,8 @@ def test_tensorboard_shows_the_configuration(tmp_path):
 def test_the_controller_side_imports_neither_torch_nor_tensorflow(tmp_path):
     code = f"""
 import sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from test_tracking_tracker import make
-from tracking_fakes import FakeStreams
+from support.tracking import FakeStreams, make
 run = make(Path({str(tmp_path)!r}), FakeStreams())
 run.tick(time.monotonic() + 6)
 run.finish("completed")

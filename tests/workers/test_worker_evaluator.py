@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Run, config
 
 from rlz._native import STOPPING
 from rlz.records.runs import best_return
@@ -18,6 +17,7 @@ from rlz.transport.stats import Stat
 from rlz.workers.environment import training_seed
 from rlz.workers.evaluation import evaluation_seeds, held_out_seeds
 from rlz.workers.evaluator import Evaluator
+from support.harness import Run, config
 
 Make = Callable[..., tuple[Run, Evaluator]]
 LENGTH = 3

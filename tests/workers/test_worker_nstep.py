@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Run, config
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
 from rlz.tracking import WorkerInfo
 from rlz.tracking.snapshot import Reader
 from rlz.transport.stats import Stat
 from rlz.workers.sampler import Sampler
+from support.harness import Run, config
 
 GAMMA = 0.9
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Run, config
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
 from rlz.errors import EnvError, NonFiniteError
 from rlz.transport.stats import Stat, Waiting
 from rlz.workers.sampler import Sampler
+from support.harness import Run, config
 
 Make = Callable[..., tuple[Run, Sampler]]
 

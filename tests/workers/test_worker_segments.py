@@ -5,10 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fake_envs  # noqa: F401  (registers its environments)
 import numpy as np
 import pytest
-from harness import SAMPLER, config
 
 from rlz import envs
 from rlz.answers import Answers, Rollout
@@ -20,6 +18,8 @@ from rlz.transport.streams import Origin
 from rlz.workers.job import Job, place
 from rlz.workers.recorder import segment_fields
 from rlz.workers.sampler import Sampler
+from support import fake_envs  # noqa: F401  (registers its environments)
+from support.harness import SAMPLER, config
 
 LENGTH, ENVS = 5, 2
 

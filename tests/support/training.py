@@ -10,15 +10,13 @@ from typing import Any
 
 import psutil
 
-PROGRAM = Path(__file__).parent / "run_fake.py"
-
 
 class Training:
     """A controller process and its workers."""
 
     def __init__(self, folder: Path, **values: Any) -> None:
         defaults: dict[str, Any] = {
-            "env": "fake_envs:Counting-v0",
+            "env": "support.fake_envs:Counting-v0",
             "env_kwargs": {"truncate_after": 20},
             "total_timesteps": 2000,
             "learning_starts": 50,
@@ -34,7 +32,7 @@ class Training:
         self.output = folder / "output"
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(PROGRAM), json.dumps(self.config)],
+                [sys.executable, "-m", "support.run_fake", json.dumps(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -55,7 +53,7 @@ class Training:
         names = {
             "sampler": "rlz.workers.sampler:Sampler",
             "evaluator": "rlz.workers.evaluator:Evaluator",
-            "learner": "fake_learner:Learner",
+            "learner": "support.fake_learner:Learner",
             "shaper": str(Path(__file__).parents[2] / "examples" / "reward_shaper.py:RewardShaper"),
         }
 

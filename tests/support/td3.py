@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from algorithm_tools import ACTION, FLOAT, OBS, RATE, Plain, farthest, flatten, generator, kinds, make_batch, noises
 from torch import Tensor, nn
 
 from rlz.algorithms.base import Batch
 from rlz.algorithms.td3 import Td3, Td3State, TwinDelayed
 from support.algorithms import made
+from support.updates import ACTION, FLOAT, OBS, RATE, Plain, farthest, flatten, generator, kinds, make_batch, noises
 
 
 def make(

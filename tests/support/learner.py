@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rlz._native import Replay
 from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import WaitTimeoutError
@@ -78,3 +79,9 @@ class Run:
             value = float(self.rng.standard_normal()) if reward is None else reward
             self.writer.append(0, [obs, action, next_obs, value, 0.99], version=0)
             self.streams.limiter.complete_step(0)
+
+
+def make(buffer_size: int, lanes: int, obs: int = OBS) -> Replay:
+    fields: list[Any] = [("obs", "f32", (obs,)), ("action", "f32", (ACTION,)), ("next_obs", "f32", (obs,))]
+    fields += [("reward", "f32", ()), ("discount", "f32", ())]
+    return Replay.create(fields, buffer_size=buffer_size, lanes=lanes, run_id=1)

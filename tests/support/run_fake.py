@@ -19,7 +19,7 @@ if __name__ == "__main__":
     if os.environ.get("RLZ_FAKE_TRACKER") == "stuck":
         Tracker.finish = lambda *_: time.sleep(600)  # type: ignore[assignment, method-assign, return-value]
     values = json.loads(sys.argv[1])
-    workers = {"learner": "fake_learner:Learner"}
+    workers = {"learner": "support.fake_learner:Learner"}
     try:
         if len(sys.argv) > 2:
             status = resume(Path(sys.argv[2]), values, workers=workers)

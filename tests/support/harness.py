@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fake_envs  # noqa: F401  (registers its environments)
 import numpy as np
 
 from rlz import envs
@@ -14,6 +13,7 @@ from rlz.placement import Place
 from rlz.transport.streams import Origin
 from rlz.workers.base import WorkerSpec
 from rlz.workers.job import Job
+from support import fake_envs  # noqa: F401  (registers its environments)
 
 PUBLISHER = 2
 SAMPLER = 3

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from rlz.algorithms.actor_critic import ActorCritic
-from rlz.algorithms.base import Batch
+from rlz.algorithms.base import Algorithm, Batch
+from rlz.algorithms.source import algorithm_type
 from rlz.networks.mlp import Mlp
+from support.algorithms import made
 
 OBS, ACTION, HIDDEN, SIZE = 3, 2, (8, 8), 16
 RATE = torch.tensor(3e-3, dtype=torch.float64)
@@ -101,3 +103,7 @@ def flatten(*stack: nn.Module) -> Tensor:
 def farthest(pairs: list[tuple[Tensor, Tensor]]) -> float:
     """Largest difference of any number."""
     return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+def make(algo: str, obs: int = 3, action: int = 2, **values: Any) -> Algorithm[Any]:
+    return made(algorithm_type(algo), obs, action, **{"hidden": (8,), **values})

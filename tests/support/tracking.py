@@ -1,12 +1,14 @@
 """A run without processes: a stats board, limiter and replay buffer that a test sets by hand."""
 
+import json
 import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rlz.tracking import WorkerInfo
+from rlz.config import resolve
+from rlz.tracking import Tracker, WorkerInfo
 from rlz.transport.stats import STAT_NAMES, Stat
 
 METRICS = "critic_loss", "ent_coef"
@@ -91,3 +93,25 @@ def workers(pid: int | None = None) -> list[WorkerInfo]:
 
 
 EVALUATION: tuple[Any, ...] = (7, 1000, 900, -150.0, 20.0, -180.0, -120.0, 200.0, 0.0, 10, 1.5, 1)
+
+
+def config(**overrides):
+    return resolve(
+        "sac", "Pendulum-v1", {"total_timesteps": 1000, "log_every": 5.0, "learning_starts": 100} | overrides
+    )
+
+
+def make(tmp_path, streams, cut=None, **overrides):
+    return Tracker(tmp_path, config(**overrides), streams, workers, cut=cut, quiet=True)
+
+
+def lines(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+
+
+def scalars_of(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}, events
