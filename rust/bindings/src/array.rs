@@ -25,8 +25,8 @@ pub(crate) struct ArrayView<'a> {
 }
 
 impl<'a> ArrayView<'a> {
-    /// None when `object` is no ndarray, or one of another dtype or order than described above, or one that another thread
-    /// is filling without the GIL.
+    /// None when `object` is no ndarray, or one of another dtype or order than described above, or one that another
+    /// thread is filling without the GIL.
     pub(crate) fn new(object: &'a Bound<'_, PyAny>) -> Option<Self> {
         let array = object.cast::<PyUntypedArray>().ok()?;
         let raw = array.as_array_ptr();
@@ -72,7 +72,8 @@ impl<'a> ArrayView<'a> {
             return &[];
         }
         // SAFETY: a C-contiguous array of this dtype has `bytes` initialised bytes at `data`. The GIL is held while the
-        // view lives, and no call of ours fills them without it (`borrow::free`); `elements_mut` needs the view exclusively.
+        // view lives, and no call of ours fills them without it (`borrow::free`); `elements_mut` needs the view
+        // exclusively.
         unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
     }
 
@@ -172,8 +173,8 @@ fn type_num(dtype: Dtype) -> i32 {
 /// An array on memory that is not numpy's.
 ///
 /// # Safety
-/// `data` points to the bytes of `field`, aligned for it, which stay readable (and writable, if `writable`) for as long as
-/// `owner` lives, and which nobody else changes meanwhile except by other such views.
+/// `data` points to the bytes of `field`, aligned for it, which stay readable (and writable, if `writable`) for as long
+/// as `owner` lives, and which nobody else changes meanwhile except by other such views.
 pub(crate) unsafe fn view<'py>(
     py: Python<'py>,
     data: *mut u8,
@@ -183,9 +184,9 @@ pub(crate) unsafe fn view<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut shape: Vec<npyffi::npy_intp> = field.shape.iter().map(|size| *size as npyffi::npy_intp).collect();
     let flags = if writable { npyffi::NPY_ARRAY_WRITEABLE } else { 0 };
-    // SAFETY: the type object and the descriptor are numpy's own (the call takes over the reference to the latter); shape
-    // holds as many sizes as said; no strides means C order; the caller vouches for `data`. A null result carries an
-    // exception. The base takes over the reference to `owner`, also when it fails.
+    // SAFETY: the type object and the descriptor are numpy's own (the call takes over the reference to the latter);
+    // shape holds as many sizes as said; no strides means C order; the caller vouches for `data`. A null result carries
+    // an exception. The base takes over the reference to `owner`, also when it fails.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,

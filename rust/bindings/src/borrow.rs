@@ -1,8 +1,8 @@
 //! Arrays that the core reads or fills while other threads of Python run, under numpy's borrow flags.
 //!
-//! A call that lets go of the GIL flags its arrays (the flags that all extensions made with rust-numpy share), so that another
-//! call of ours refuses an array that is being written, or that is to be written while it is read, instead of mixing rows.
-//! Errors name the argument, what was expected and what was given.
+//! A call that lets go of the GIL flags its arrays (the flags that all extensions made with rust-numpy share), so that
+//! another call of ours refuses an array that is being written, or that is to be written while it is read, instead of
+//! mixing rows. Errors name the argument, what was expected and what was given.
 
 use std::ops::{Deref, DerefMut};
 

@@ -191,9 +191,9 @@ impl Column {
     fn store(&self, number: usize, segment: &[u8]) {
         assert!(number < self.rows, "a row of the batch");
         let field = &segment[self.offset..self.offset + self.bytes];
-        // SAFETY: `number` is inside the array, whose rows have `bytes` bytes each. The array is not the queue's memory:
-        // views of that are read-only or of slots being written. Calls of ours that would use it meanwhile are refused by
-        // its flag. As with numpy's own functions that let go of the GIL, others see old or new numbers.
+        // SAFETY: `number` is inside the array, whose rows have `bytes` bytes each. The array is not the queue's
+        // memory: views of that are read-only or of slots being written. Calls of ours that would use it meanwhile are
+        // refused by its flag. As with numpy's own functions that let go of the GIL, others see old or new numbers.
         unsafe { std::ptr::copy_nonoverlapping(field.as_ptr(), self.data.add(number * self.bytes), self.bytes) };
     }
 }

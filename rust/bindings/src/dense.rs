@@ -1,7 +1,8 @@
 //! The dense layers for the learner: plain C functions on addresses, for compiled updates and for ctypes.
 //!
 //! A compiled update (`rlz.learning.compiled`) is a library that finds these by name; `rlz.networks.dense` states their
-//! arguments and checks every tensor before its address comes here. Each returns 0, or 1 after it has printed what was wrong.
+//! arguments and checks every tensor before its address comes here. Each returns 0, or 1 after it has printed what was
+//! wrong.
 
 #![allow(unsafe_code)] // Slices from addresses, whose length the caller warrants.
 #![allow(unreachable_pub)] // C finds them by name.

@@ -16,7 +16,8 @@ use crate::failure::{Failure, Result};
 /// Run a wait of the core without holding the GIL.
 ///
 /// `timeout` is in seconds: None waits without limit, 0 polls (and then keeps the GIL: it cannot sleep). Between two
-/// slices of at most 100 ms pending signals are looked at; a handler that raises (Ctrl-C) ends the wait with its exception.
+/// slices of at most 100 ms pending signals are looked at; a handler that raises (Ctrl-C) ends the wait with its
+/// exception.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -42,8 +43,8 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// A daemon thread at the end of the interpreter: there is no Python to go back to. The process goes on without it to its exit,
-/// as it does with every other daemon thread, which the interpreter stops when it asks for the GIL.
+/// A daemon thread at the end of the interpreter: there is no Python to go back to. The process goes on without it to
+/// its exit, as it does with every other daemon thread, which the interpreter stops when it asks for the GIL.
 fn rest() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
@@ -65,7 +66,8 @@ pub(crate) fn worker(id: u64) -> Result<WorkerId> {
     Ok(WorkerId::new(id)?)
 }
 
-/// Four seed words from Python: as they are, from a `SeedSequence`, from one number, or (None) from the system's randomness.
+/// Four seed words from Python: as they are, from a `SeedSequence`, from one number, or (None) from the system's
+/// randomness.
 pub(crate) fn seed(given: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> Result<[u64; 4]> {
     let wrong = |what: String| {
         Failure::value(format!(

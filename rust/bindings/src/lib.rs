@@ -1,7 +1,7 @@
 //! `rlz._native`: the transport and the sampler's policy for Python. A thin layer; `rlz-core` does the work.
 //!
-//! `python/rlz/_native.pyi` is the contract, with the documentation of every function. Everything that may wait goes through
-//! [`doorway::wait`], every error through [`failure::Failure`].
+//! `python/rlz/_native.pyi` is the contract, with the documentation of every function. Everything that may wait goes
+//! through [`doorway::wait`], every error through [`failure::Failure`].
 
 mod array;
 mod borrow;

@@ -1,7 +1,7 @@
 //! `rlz._native.WriteSegment` and `ReadSegment`: slots of a trajectory queue as numpy arrays.
 //!
-//! An array that Python gets keeps the memory that it looks at, not the slot: what outlives the slot becomes private memory
-//! with the same content, at the same address.
+//! An array that Python gets keeps the memory that it looks at, not the slot: what outlives the slot becomes private
+//! memory with the same content, at the same address.
 
 #![allow(unsafe_code)] // arrays on the memory of a slot
 
@@ -29,7 +29,8 @@ struct SlotMemory {
 /// A field of a segment as an array.
 ///
 /// # Safety
-/// `data` shows a segment of this queue for as long as `memory` lives; this process alone writes to it, and only if `writable`.
+/// `data` shows a segment of this queue for as long as `memory` lives; this process alone writes to it, and only if
+/// `writable`.
 unsafe fn field_view<'py>(
     py: Python<'py>,
     placed: &PlacedField,

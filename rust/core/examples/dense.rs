@@ -2,8 +2,8 @@
 //!
 //!     cargo run --release -p rlz-core --example dense -- [batch] [threads]
 //!
-//! Prints for each instruction set the peak, then outputs, outputs that are kept, both gradients and the gradient of the inputs
-//! alone (median and best of 30), and the dense part of a whole update.
+//! Prints for each instruction set the peak, then outputs, outputs that are kept, both gradients and the gradient of
+//! the inputs alone (median and best of 30), and the dense part of a whole update.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
 //! Turns at the limiter: `cargo run --release --example limiter_turns`.
 //!
 //! Samplers (threads) that step at once and a learner whose update takes 100 us, one update per step: the samplers wait
-//! nearly all the time. Prints one JSON line for each setting: wakes of samplers per env step, env steps of the lane that
-//! got the fewest and of the one that got the most.
+//! nearly all the time. Prints one JSON line for each setting: wakes of samplers per env step, env steps of the lane
+//! that got the fewest and of the one that got the most.
 
 use std::time::{Duration, Instant};
 

@@ -3,10 +3,10 @@
 //!     cargo run --release --example transport_speed -- replay|transport SECONDS
 //!
 //! Prints one JSON object as its last line, metrics by contender, named as in `rlz bench`:
-//! - `replay`: gathering drawn rows with and without the check for torn ones (the latter is what a racy reader would do);
-//!   prioritised sampling with the update of the priorities.
-//! - `transport`: the queue between two threads, and a bare hand-over: plain memory and one word that says how many messages
-//!   are there, so each message is copied in by one core and out by another, and nothing else is done.
+//! - `replay`: gathering drawn rows with and without the check for torn ones (the latter is what a racy reader would
+//!   do); prioritised sampling with the update of the priorities.
+//! - `transport`: the queue between two threads, and a bare hand-over: plain memory and one word that says how many
+//!   messages are there, so each message is copied in by one core and out by another, and nothing else is done.
 
 #![allow(unsafe_code)] // the bare hand-over shares plain memory
 

@@ -2,11 +2,11 @@
 //!
 //! Protocol code names the instants between its stores with [`kill_point`]. In a normal build that is nothing.
 //!
-//! - In unit tests and models `run` makes the n-th point on this thread unwind without running the rest of the protocol, as
-//!   a kill would, and a reaper or successor is run afterwards. (Protocol functions hold no guards whose `Drop` would tidy
-//!   up; where one is needed it asks [`killed`] first.)
-//! - With the feature `kill-points`, which this crate's integration tests turn on, `arm` makes a real process send itself
-//!   SIGKILL at a point. Builds of the extension are without it.
+//! - In unit tests and models `run` makes the n-th point on this thread unwind without running the rest of the
+//!   protocol, as a kill would, and a reaper or successor is run afterwards. (Protocol functions hold no guards whose
+//!   `Drop` would tidy up; where one is needed it asks [`killed`] first.)
+//! - With the feature `kill-points`, which this crate's integration tests turn on, `arm` makes a real process send
+//!   itself SIGKILL at a point. Builds of the extension are without it.
 
 #![allow(unreachable_pub)] // models are other crates: the module is public for them
 

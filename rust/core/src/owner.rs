@@ -14,8 +14,8 @@ pub const MAX_LANES: usize = 65_535;
 
 /// Identity of a worker in all streams, 1 to 1022.
 ///
-/// The controller gives ids out, and gives one out again only after every stream's reaping for it has ended. Ten bits, so
-/// that an id fits into every state word; 0 means nobody and 1023 is kept free.
+/// The controller gives ids out, and gives one out again only after every stream's reaping for it has ended. Ten bits,
+/// so that an id fits into every state word; 0 means nobody and 1023 is kept free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(NonZeroU16);
 
@@ -40,7 +40,8 @@ impl WorkerId {
     }
 }
 
-/// Who holds a place that only one handle may have: a worker and a number that no other handle has. One word, 0 for nobody.
+/// Who holds a place that only one handle may have: a worker and a number that no other handle has. One word, 0 for
+/// nobody.
 ///
 /// A worker id alone does not tell two handles apart that were given the same one, in one process or in two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Parameter store: one publisher, many subscribers, the newest version wins.
 //!
-//! Two segments. *Control* is read and written by every worker; *payload* holds the tensors of a few versions and is given to
-//! subscribers through a descriptor that can only be read. A process that looks in from outside gets both read-only: it copies.
-//! Control, in words:
+//! Two segments. *Control* is read and written by every worker; *payload* holds the tensors of a few versions and is
+//! given to subscribers through a descriptor that can only be read. A process that looks in from outside gets both
+//! read-only: it copies. Control, in words:
 //!
 //! | what | words | content |
 //! |---|---|---|
@@ -12,11 +12,12 @@
 //! | slots | own line each | stamp, env steps, updates of the version in this slot |
 //! | leases | own line each | `worker << 8 | slot + 1`: what this subscriber reads right now; 0 = cell is free |
 //!
-//! A stamp is `version << 11 | worker << 1 | writing`. There are two slots more than leases, so the publisher always finds
-//! one that is neither the newest nor leased: it never waits. One pass is nearly always enough: a subscriber leases only the
-//! slot that it has just seen in `latest`, which does not change while the publisher looks for a slot; so within one
-//! publication a cell stands in the way at one slot. On a machine with weak ordering a cell may also come to name an
-//! older slot, by a load of `latest` that is behind; that lease fails its check, and the publisher looks again.
+//! A stamp is `version << 11 | worker << 1 | writing`. There are two slots more than leases, so the publisher always
+//! finds one that is neither the newest nor leased: it never waits. One pass is nearly always enough: a subscriber
+//! leases only the slot that it has just seen in `latest`, which does not change while the publisher looks for a slot;
+//! so within one publication a cell stands in the way at one slot. On a machine with weak ordering a cell may also come
+//! to name an older slot, by a load of `latest` that is behind; that lease fails its check, and the publisher looks
+//! again.
 //!
 //! A publisher that is killed leaves an odd stamp, or an even stamp that `latest` does not name. Both are free to
 //! the next publisher, which goes on at the version after `latest`. A killed subscriber leaves its lease, which is
@@ -189,8 +190,8 @@ impl ParameterStore {
     }
 
     fn latest(&self) -> u64 {
-        // Acquire, pairs with the Release exchange in `publish`: who sees a version named sees its stamp and its content, and
-        // what the publisher did before it.
+        // Acquire, pairs with the Release exchange in `publish`: who sees a version named sees its stamp and its
+        // content, and what the publisher did before it.
         self.control_words(LATEST, 1)[0].load(Ordering::Acquire)
     }
 
@@ -232,8 +233,8 @@ impl ParameterStore {
     /// A reader. It holds a lease cell until it is dropped; where all are taken it reads without (and might, in theory,
     /// have to copy many times while a publisher is very fast).
     ///
-    /// Without a worker id (a process whose death nobody proves), and on a store attached read-only, it leaves no trace: it
-    /// copies, and its waits look every few milliseconds.
+    /// Without a worker id (a process whose death nobody proves), and on a store attached read-only, it leaves no
+    /// trace: it copies, and its waits look every few milliseconds.
     pub fn subscriber(self: &Arc<Self>, worker: impl Into<Option<WorkerId>>) -> Subscriber {
         let member = worker.into().filter(|_| self.writable()).map(|worker| {
             // Acquire, pairs with the Release stores to the cell: what its owners before read lies before what this one
@@ -292,8 +293,8 @@ impl ParameterStore {
         let view = self.view();
         for cell in view.leases.chunks_exact(LINE) {
             if cell[0].load(Ordering::Relaxed) >> SLOT_BITS == worker.get() {
-                // The owner is dead: nobody else changes it. Release, pairs with the Acquire load in `leased`: what the dead
-                // one read lies before the overwriting.
+                // The owner is dead: nobody else changes it. Release, pairs with the Acquire load in `leased`: what the
+                // dead one read lies before the overwriting.
                 cell[0].store(0, Ordering::Release);
             }
         }
@@ -373,8 +374,8 @@ struct View<'a> {
 impl View<'_> {
     fn leased(&self, slot: usize) -> bool {
         let wanted = slot as u64 + 1;
-        // Acquire, pairs with the Release stores to the cell: what the reader read before lies before our overwriting. Each
-        // store to a cell is one, for it may be the only one that is seen here.
+        // Acquire, pairs with the Release stores to the cell: what the reader read before lies before our overwriting.
+        // Each store to a cell is one, for it may be the only one that is seen here.
         self.leases.chunks_exact(LINE).any(|cell| cell[0].load(Ordering::Acquire) & 0xff == wanted)
     }
 }

@@ -1,9 +1,9 @@
 //! Stats board: fixed numbers per worker, and a short ring of recent events per worker, read without a message.
 //!
-//! Each worker has a slot with one writer. A value is the bits of a float64 in one word, so a read is never torn; values
-//! of one slot are not a consistent set, and need not be: they are counters and gauges for people. Events are whole
-//! records (an episode, an evaluation): a counter says how many were ever pushed, and a reader throws away what the
-//! writer may have overtaken meanwhile. A respawned worker goes on in the slot of the one before it.
+//! Each worker has a slot with one writer. A value is the bits of a float64 in one word, so a read is never torn;
+//! values of one slot are not a consistent set, and need not be: they are counters and gauges for people. Events are
+//! whole records (an episode, an evaluation): a counter says how many were ever pushed, and a reader throws away what
+//! the writer may have overtaken meanwhile. A respawned worker goes on in the slot of the one before it.
 //!
 //! A killed writer leaves at most an unfinished record beyond the counter, which nobody reads. Nothing is ever reaped.
 
@@ -184,7 +184,8 @@ impl StatsBoard {
         Ok(())
     }
 
-    /// Append the events number `since`, `since` + 1, ... (0-based) of a slot to `into`; returns the number of the next.
+    /// Append the events number `since`, `since` + 1, ... (0-based) of a slot to `into`; returns the number of the
+    /// next.
     ///
     /// Events that were overwritten are left out: fewer records than `next - since` come back then.
     pub fn events(&self, slot: usize, since: u64, into: &mut Vec<f64>) -> Result<u64> {

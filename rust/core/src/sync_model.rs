@@ -1,7 +1,8 @@
 //! Words of a model checker, with orderings that a negative control can take away.
 //!
-//! A model that passes says little unless it would fail without the orderings that it is about. So every operation knows
-//! where in the source it stands ([`Site`]), and [`weakened`] runs a model as if the ordering there had been forgotten.
+//! A model that passes says little unless it would fail without the orderings that it is about. So every operation
+//! knows where in the source it stands ([`Site`]), and [`weakened`] runs a model as if the ordering there had been
+//! forgotten.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -94,10 +95,10 @@ pub fn fence(order: Ordering) {
 
 /// Word of the model.
 ///
-/// The checker remembers one last access per word, and takes two loads to be independent. A load that another thread does
-/// before its exchange (the usual pattern) then hides an earlier load, and schedules are left out. Within [`thorough`]
-/// every operation also stores to a shadow: any two operations on a word depend on each other. A relaxed store orders
-/// nothing.
+/// The checker remembers one last access per word, and takes two loads to be independent. A load that another thread
+/// does before its exchange (the usual pattern) then hides an earlier load, and schedules are left out. Within
+/// [`thorough`] every operation also stores to a shadow: any two operations on a word depend on each other. A relaxed
+/// store orders nothing.
 #[derive(Debug)]
 pub struct AtomicU64 {
     word: checked::AtomicU64,

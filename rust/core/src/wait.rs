@@ -52,14 +52,15 @@ impl<'a> EventCount<'a> {
         self.notify_if(|| true);
     }
 
-    /// Wake the waiters, if any, when `due` says that their predicate may be true. Saves the wakes that would be in vain.
+    /// Wake the waiters, if any, when `due` says that their predicate may be true. Saves the wakes that would be in
+    /// vain.
     ///
-    /// `due` runs behind the fence: of several notifiers whose stores make the predicate true together, at least the last
-    /// one sees them all.
+    /// `due` runs behind the fence: of several notifiers whose stores make the predicate true together, at least the
+    /// last one sees them all.
     pub fn notify_if(&self, due: impl FnOnce() -> bool) {
         kill::kill_point("event: before the wake");
-        // Pairs with the fence in `wait`: either this side sees the waiter's bit (and what it stored before waiting), or
-        // the waiter's look after its fence sees what was stored before this one.
+        // Pairs with the fence in `wait`: either this side sees the waiter's bit (and what it stored before waiting),
+        // or the waiter's look after its fence sees what was stored before this one.
         fence(Ordering::SeqCst);
         if self.waiters.iter().any(|bits| bits.load(Ordering::Relaxed) != 0) && due() {
             self.notify_always();

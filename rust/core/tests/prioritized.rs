@@ -171,7 +171,8 @@ fn draws_in_proportion() {
             *counts.entry((id[0], id[2])).or_insert(0u32) += 1;
         }
         for ((lane, ticket), count) in counts {
-            // One draw in each of `size` equal parts: a row's count is its expectation but for the two parts at its ends.
+            // One draw in each of `size` equal parts: a row's count is its expectation but for the two parts at its
+            // ends.
             let expected = size as f64 * p(lane, ticket) / total;
             assert!((f64::from(count) - expected).abs() <= 2.0, "{lane} {ticket}: {count} for {expected}");
         }

@@ -1,9 +1,9 @@
 //! Dense layers of the learner: outputs and gradients of stacks of multi-layer perceptrons, Adam, moving averages.
 //!
-//! A call is a few parallel phases over items that write apart (`pool`): weights into panels, then blocks of rows through
-//! all layers, then sums over the rows. Sums are made in one order whatever the number of threads, so a result has the
-//! same bits with one thread and with many. All loops are generic over a register (`vector`) and compiled once for each
-//! instruction set, in a module of its own that holds the intrinsics. Panels (`product`) are the one layout.
+//! A call is a few parallel phases over items that write apart (`pool`): weights into panels, then blocks of rows
+//! through all layers, then sums over the rows. Sums are made in one order whatever the number of threads, so a result
+//! has the same bits with one thread and with many. All loops are generic over a register (`vector`) and compiled once
+//! for each instruction set, in a module of its own that holds the intrinsics. Panels (`product`) are the one layout.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -1,9 +1,9 @@
 //! Helper threads that take items of a phase. The caller takes items too, and waits for none that nobody has begun.
 //!
 //! Beside a busy neighbour a helper may not run for milliseconds. So items are claimed one by one by whoever is free: a
-//! helper that sleeps or is held up costs nothing, unless it holds an item. Waiting is bounded: a helper that finds nothing
-//! to do spins for [`SPIN`] turns and sleeps; a caller whose last item is with a helper does the same, which gives its
-//! core to that helper if it was the one that was missing.
+//! helper that sleeps or is held up costs nothing, unless it holds an item. Waiting is bounded: a helper that finds
+//! nothing to do spins for [`SPIN`] turns and sleeps; a caller whose last item is with a helper does the same, which
+//! gives its core to that helper if it was the one that was missing.
 
 #![allow(unsafe_code)] // Calls the caller's closure from other threads while the caller waits for them.
 
@@ -24,8 +24,8 @@ const SLEEP: Duration = Duration::from_millis(100);
 const CLOSED: u64 = u32::MAX as u64;
 
 /// What helpers see of the phase in progress. `ticket` is written first when it ends and last when the next begins: its
-/// high half counts phases, its low half is the next item. A helper reads the other words between two looks at the ticket,
-/// the second of which claims an item, so they belong to the phase of that item.
+/// high half counts phases, its low half is the next item. A helper reads the other words between two looks at the
+/// ticket, the second of which claims an item, so they belong to the phase of that item.
 struct Phase {
     ticket: AtomicU64,
     call: AtomicUsize,

@@ -5,14 +5,14 @@
 //!
 //! - *Global word*: `count << 17 | parity << 16 | lane + 1`: how many indices are out, and which lane got the last one
 //!   (0: none did). It moves on by CAS only, one count at a time.
-//! - *Lane words*: `granted = count << 1 | parity` for the last index of the lane (the index is `count - 1`), and `done`,
-//!   how many steps the lane completed. A lane has at most one index open, so its number of grants is `done` or
+//! - *Lane words*: `granted = count << 1 | parity` for the last index of the lane (the index is `count - 1`), and
+//!   `done`, how many steps the lane completed. A lane has at most one index open, so its number of grants is `done` or
 //!   `done + 1`, and the parity of that number says which: **open iff the parities of `granted` and `done` differ**.
 //!   `granted` is raised by `fetch_max`, which ignores late helpers because counts only grow; `done` is one store by
 //!   the lane's owner.
 //!
-//! A claimer first *helps*: it raises the `granted` word of the lane that the global word names. Only then may the global
-//! word move on, so the two words together always tell what is out:
+//! A claimer first *helps*: it raises the `granted` word of the lane that the global word names. Only then may the
+//! global word move on, so the two words together always tell what is out:
 //!
 //! | killed | found by the lane's successor |
 //! |---|---|
@@ -112,7 +112,8 @@ impl<'a, W: Load> Counters<'a, W> {
         self.word(lane, DONE).load(Ordering::Acquire)
     }
 
-    /// Number of the last index that the lane got, from 1; 0 before the first. May be one behind while it is handed out.
+    /// Number of the last index that the lane got, from 1; 0 before the first. May be one behind while it is handed
+    /// out.
     #[must_use]
     pub fn last(&self, lane: usize) -> u64 {
         self.word(lane, GRANTED).load(Ordering::Relaxed) >> 1 // an order of lanes, not of memory
@@ -135,13 +136,13 @@ impl<'a, W: Load> Counters<'a, W> {
         ((granted ^ done) & 1 == 1).then(|| (granted >> 1) - 1)
     }
 
-    /// Whether `count` steps are completed, `first` of them before these counters began. For who has just completed the step
-    /// of `lane`, behind a fence: of those whose steps make up the count, at least the last one finds it.
+    /// Whether `count` steps are completed, `first` of them before these counters began. For who has just completed the
+    /// step of `lane`, behind a fence: of those whose steps make up the count, at least the last one finds it.
     ///
-    /// Looks at the lanes behind `lane` first, and ends as soon as so many of them are open that it cannot be: lanes of a
-    /// worker are mostly completed in order, so it mostly ends at the next one. (All that was completed or is open has an
-    /// index below what is out, so with `open` lanes open `count + open` must be out. Whoever sees all steps that make up
-    /// the count, and lanes open besides, sees that many out, by the global word or by the lanes' own.)
+    /// Looks at the lanes behind `lane` first, and ends as soon as so many of them are open that it cannot be: lanes of
+    /// a worker are mostly completed in order, so it mostly ends at the next one. (All that was completed or is open
+    /// has an index below what is out, so with `open` lanes open `count + open` must be out. Whoever sees all steps
+    /// that make up the count, and lanes open besides, sees that many out, by the global word or by the lanes' own.)
     #[must_use]
     pub fn reached(&self, count: u64, first: u64, lane: usize) -> bool {
         let mut out = self.granted();
@@ -174,8 +175,8 @@ impl Counters<'_> {
 
     /// The open index of `lane`, or the next index if `may` allows it. Only for the lane's owner.
     pub fn claim(&self, lane: usize, may: impl Fn(u64) -> bool) -> Claim {
-        // Acquire, pairs with the Release half of the CAS below: whoever moved the word on had helped the lane that it named
-        // before, so after this load `granted` of every lane is either raised or named by `global`.
+        // Acquire, pairs with the Release half of the CAS below: whoever moved the word on had helped the lane that it
+        // named before, so after this load `granted` of every lane is either raised or named by `global`.
         let mut global = self.global.load(Ordering::Acquire);
         loop {
             kill_point("limiter: loaded");
@@ -344,8 +345,8 @@ mod tests {
     const NEVER: u32 = u32::MAX;
 
     proptest! {
-        /// Any interleaving of lanes, a learner and kills at any point: the distance from the line keeps its bound, every
-        /// index is completed exactly once, and the run ends exactly.
+        /// Any interleaving of lanes, a learner and kills at any point: the distance from the line keeps its bound,
+        /// every index is completed exactly once, and the run ends exactly.
         #[test]
         fn storms_keep_the_count(
             lanes in 1usize..5, total in 0u64..60, learning_starts in 0u64..20, ratio in (1u64..6, 1u64..6),

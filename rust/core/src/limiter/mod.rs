@@ -1,7 +1,7 @@
 //! Replay-ratio limiter: counts env steps and updates, holds their ratio, hands out the index of every env step.
 //!
-//! [`rule`] says who may go on, in whole numbers; [`counters`] keeps step indices on shared words so that none is lost when a
-//! process is killed; [`turns`] gives samplers that wait their turns; [`Limiter`] puts them into a segment.
+//! [`rule`] says who may go on, in whole numbers; [`counters`] keeps step indices on shared words so that none is lost
+//! when a process is killed; [`turns`] gives samplers that wait their turns; [`Limiter`] puts them into a segment.
 
 pub mod counters;
 pub mod rule;
@@ -98,8 +98,8 @@ impl Drop for Inner {
         if held != 0
             && let Ok(place) = self.place()
         {
-            // Release, pairs with the Acquire exchange in `take_place`: the successor sees what this one counted. It fails
-            // when this handle was taken for dead.
+            // Release, pairs with the Acquire exchange in `take_place`: the successor sees what this one counted. It
+            // fails when this handle was taken for dead.
             let _ = place.compare_exchange(held, 0, Ordering::Release, Ordering::Relaxed);
         }
     }
@@ -130,8 +130,8 @@ impl Limiter {
         Ok(limiter)
     }
 
-    /// Attach to the limiter behind a descriptor, which stays the caller's. One that was opened read-only gives a limiter
-    /// whose counts can only be read.
+    /// Attach to the limiter behind a descriptor, which stays the caller's. One that was opened read-only gives a
+    /// limiter whose counts can only be read.
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Self> {
         let segment = Segment::attach(fd, Access::of(fd)?)?;
         let header = Header::read(&segment, Stream::Limiter)?;
@@ -272,8 +272,8 @@ impl Limiter {
         Ok(self.limit())
     }
 
-    /// Grant step indices below `index` only; samplers wait for the others as they do for the ratio, until this is called
-    /// again. An index that is open stays with its lane, so none is lost.
+    /// Grant step indices below `index` only; samplers wait for the others as they do for the ratio, until this is
+    /// called again. An index that is open stays with its lane, so none is lost.
     pub fn set_step_limit(&self, index: u64) -> Result<()> {
         self.enter()?;
         // Relaxed: nothing else is told by it, and `call_samplers` has the fence.
@@ -299,11 +299,11 @@ impl Limiter {
     /// Take the next step index for each lane, as many as the rule allows now; waits while that is none.
     ///
     /// `tickets[i]` = index for `lanes[i]`, or -1. The result is how many were granted; 0 when the caller gets no more:
-    /// all indices are out, or the state is not running. A lane with an open index gets that one again. Only the owner of a
-    /// lane may ask for it.
+    /// all indices are out, or the state is not running. A lane with an open index gets that one again. Only the owner
+    /// of a lane may ask for it.
     ///
-    /// Where there are fewer indices than lanes that want one, the lanes that got none for longest come first: among those
-    /// asked for here, and among those of all workers that wait.
+    /// Where there are fewer indices than lanes that want one, the lanes that got none for longest come first: among
+    /// those asked for here, and among those of all workers that wait.
     pub fn acquire_steps(
         &self,
         lanes: &[usize],
@@ -352,8 +352,8 @@ impl Limiter {
         granted.ok_or_else(|| timed_out("leave for an env step", timeout))
     }
 
-    /// Give indices to lanes, as long as the rule allows one `ahead` of the next; `room` is how many that is, by a look.
-    /// How many were granted, and whether all indices are out.
+    /// Give indices to lanes, as long as the rule allows one `ahead` of the next; `room` is how many that is, by a
+    /// look. How many were granted, and whether all indices are out.
     fn claim(&self, lanes: &[usize], tickets: &mut [i64], ahead: u64, room: u64) -> (usize, bool) {
         let counters = self.counters();
         // Too little room for all: the lanes that got their last index longest ago, in the order of the list.
@@ -419,8 +419,8 @@ impl Limiter {
         if !self.counters().complete(lane) {
             return Err(Error::invalid("complete_step", format!("lane {lane}"), "a lane with an open step index"));
         }
-        // Through the warm-up, and for ratios below 1, most steps change nothing for the learner: let it sleep. It stores
-        // what it waits for before it announces itself, so who sees it waiting sees that too.
+        // Through the warm-up, and for ratios below 1, most steps change nothing for the learner: let it sleep. It
+        // stores what it waits for before it announces itself, so who sees it waiting sees that too.
         self.learner().notify_if(|| {
             let wanted = self.word(WANTED).load(Ordering::Relaxed);
             self.counters().reached(wanted, self.inner.first_step, lane)

@@ -3,26 +3,28 @@
 //! The line is `ratio x max(0, steps - learning_starts)` updates. With `c` step indices granted, `u` updates completed
 //! and `s` the slack:
 //!
-//! - step index `c` may be granted iff `c < total` and `ratio x max(0, c + 1 - learning_starts) - u <= s`. Granted and not
-//!   completed, so the bound holds whatever becomes of the steps that are out;
-//! - update `u + 1` (granted ones counted) may be granted iff `u + 1 - ratio x (steps - learning_starts) <= s` for *completed*
-//!   steps, at least one row exists, and `u + 1 <= target`.
+//! - step index `c` may be granted iff `c < total` and `ratio x max(0, c + 1 - learning_starts) - u <= s`. Granted and
+//!   not completed, so the bound holds whatever becomes of the steps that are out;
+//! - update `u + 1` (granted ones counted) may be granted iff `u + 1 - ratio x (steps - learning_starts) <= s` for
+//!   *completed* steps, at least one row exists, and `u + 1 <= target`.
 //!
 //! **No deadlock** for any ratio and number of lanes if `s >= max(1, ratio)`, which is required. Suppose all granted
-//! steps are completed, `c < total`, and neither side may go on. The step was refused, so `ratio x max(0, c + 1 - ls) > u + s`,
-//! hence `c >= ls`. The update was refused for one of:
+//! steps are completed, `c < total`, and neither side may go on. The step was refused, so `ratio x max(0, c + 1 - ls) >
+//! u + s`, hence `c >= ls`. The update was refused for one of:
 //! 1. no step yet: `c = ls = 0`, but then `ratio x 1 > u + s >= ratio`, a contradiction;
 //! 2. too far ahead: `u + 1 > ratio x (c - ls) + s`. But `u < ratio x (c - ls) + ratio - s <= ratio x (c - ls)`, so
 //!    `u + 1 < ratio x (c - ls) + 1 <= ratio x (c - ls) + s`, a contradiction;
-//! 3. target reached: `u >= target`. But `ratio x (c + 1 - ls) <= ratio x (total - ls) < target + 1 <= u + s`, a contradiction.
+//! 3. target reached: `u >= target`. But `ratio x (c + 1 - ls) <= ratio x (total - ls) < target + 1 <= u + s`, a
+//!    contradiction.
 //!
 //! With `c = total` and all completed, updates are refused only at the target: the learner drains to it exactly. A step
-//! that is out and not completed can only delay this until its lane, or the lane's successor, completes it. Nothing in the
-//! argument needs the bound to hold at first, so a run may be resumed with another ratio.
+//! that is out and not completed can only delay this until its lane, or the lane's successor, completes it. Nothing in
+//! the argument needs the bound to hold at first, so a run may be resumed with another ratio.
 
 use crate::error::{Error, Result};
 
-/// Largest count of steps or updates: 47 bits, so that a count fits into a state word (and 140 million million is plenty).
+/// Largest count of steps or updates: 47 bits, so that a count fits into a state word (and 140 million million is
+/// plenty).
 pub const MAX_COUNT: u64 = (1 << 47) - 2;
 
 /// Largest numerator and denominator, so that no product overflows `i128`.
@@ -243,8 +245,8 @@ mod tests {
             }
         }
 
-        /// One side or the other may always go on, the distance keeps its bound, and the end is exact: for any choice of
-        /// who goes first.
+        /// One side or the other may always go on, the distance keeps its bound, and the end is exact: for any choice
+        /// of who goes first.
         #[test]
         fn bounded_and_free_of_deadlock(
             total in 0u64..60, learning_starts in 0u64..70, numerator in 1u64..9, denominator in 1u64..9,

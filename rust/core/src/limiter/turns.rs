@@ -1,8 +1,8 @@
 //! Whose turn it is: samplers that wait for the learner, in order, each woken by itself.
 //!
-//! Who waits has a *seat*: a word that says its place in the order and for how many lanes it waits, and a word to sleep on.
-//! Whoever makes room calls the first seats, as many as there is room for; nobody takes what a seat before its own waits
-//! for. So a step wakes one sampler and not all of them, and each gets its turn.
+//! Who waits has a *seat*: a word that says its place in the order and for how many lanes it waits, and a word to sleep
+//! on. Whoever makes room calls the first seats, as many as there is room for; nobody takes what a seat before its own
+//! waits for. So a step wakes one sampler and not all of them, and each gets its turn.
 //!
 //! The place is the last step index of the lane that has waited longest ([`place`]): lanes take turns, whatever worker
 //! drives them. A lane that was away takes one step before the others, and is last again.
@@ -15,8 +15,8 @@
 //! | having left its seat, before it calls the next; between making room and calling | reaping calls everyone |
 //! | between the word to sleep on and the wake | the same; a slice ends the sleep |
 //!
-//! As in [`wait`](crate::wait), `fence(SeqCst)` stands between a store and a look on every side: of one who sits down and
-//! one who makes room, calls, or leaves, one sees the other.
+//! As in [`wait`](crate::wait), `fence(SeqCst)` stands between a store and a look on every side: of one who sits down
+//! and one who makes room, calls, or leaves, one sees the other.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,8 @@ const CALLED: u64 = 1;
 
 const LANES_BITS: u32 = 16;
 
-/// Place of a worker that waits for `lanes` lanes, the longest waiting of which got step number `last` (0: none so far).
+/// Place of a worker that waits for `lanes` lanes, the longest waiting of which got step number `last` (0: none so
+/// far).
 #[must_use]
 pub fn place(last: u64, lanes: usize) -> u64 {
     last << LANES_BITS | (lanes as u64).min((1 << LANES_BITS) - 1)
@@ -75,8 +76,8 @@ impl<'a> Turns<'a> {
     #[must_use]
     pub fn anyone(&self) -> bool {
         kill_point("turns: before the call");
-        // Pairs with the fence in `Seat::take`: either this side sees the seat, or its owner's look after that fence sees
-        // what was stored before this one.
+        // Pairs with the fence in `Seat::take`: either this side sees the seat, or its owner's look after that fence
+        // sees what was stored before this one.
         fence(Ordering::SeqCst);
         self.bits.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
     }
@@ -105,8 +106,9 @@ impl<'a> Turns<'a> {
         let call = self.seat(worker, 1);
         // Called and not come yet: it has its look, which sees what there is now, before it.
         if call.load(Ordering::Relaxed) != CALLED {
-            // Relaxed: the fence in `anyone` is before it, that in `Seat::take` behind the look at it. The kernel compares the
-            // word under its own lock, so the worker either sleeps before this wake or does not sleep at all.
+            // Relaxed: the fence in `anyone` is before it, that in `Seat::take` behind the look at it. The kernel
+            // compares the word under its own lock, so the worker either sleeps before this wake or does not sleep at
+            // all.
             call.store(CALLED, Ordering::Relaxed);
             kill_point("turns: called, not woken");
             futex::wake_all(call);
@@ -114,8 +116,8 @@ impl<'a> Turns<'a> {
     }
 
     /// Wait for one's turn, until `ready` (which gets the number of lanes ahead) gives a value or an error; None when
-    /// `timeout` is over first. `place` is asked anew for each look; 0 waits for no lane, and only [`Turns::call_all`] ends
-    /// that. `pass` runs after the seat was left, to call the next ones.
+    /// `timeout` is over first. `place` is asked anew for each look; 0 waits for no lane, and only [`Turns::call_all`]
+    /// ends that. `pass` runs after the seat was left, to call the next ones.
     ///
     /// `timeout` None waits without limit, zero looks once. `between` runs at least every [`SLICE`] while waiting.
     pub fn wait<T>(
@@ -170,8 +172,8 @@ impl<'a> Turns<'a> {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// Take the places of those before `place` that were called and did not come: killed, stopped or slow. Who lives sits
-    /// down again, at its old place. Whether there were any.
+    /// Take the places of those before `place` that were called and did not come: killed, stopped or slow. Who lives
+    /// sits down again, at its old place. Whether there were any.
     fn overtake(&self, me: WorkerId, place: u64) -> bool {
         let mut any = false;
         for (worker, other) in self.waiting() {

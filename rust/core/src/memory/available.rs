@@ -1,8 +1,8 @@
 //! Memory that this process may still take, by every limit that can be seen: free memory of the machine, the cgroup
 //! (version 1 or 2) of the process and all its ancestors, and `RLIMIT_AS`.
 //!
-//! Allocating more than there is does not fail: the kernel kills processes until it succeeds, inside a container those of
-//! the container. Page cache that the kernel can drop does not count as used. What cannot be read is no limit.
+//! Allocating more than there is does not fail: the kernel kills processes until it succeeds, inside a container those
+//! of the container. Page cache that the kernel can drop does not count as used. What cannot be read is no limit.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@ use crate::sync::AtomicU64;
 
 /// Sleep while the low 32 bits of `word` equal `expected`, at most `timeout` (monotonic clock).
 ///
-/// Returns on a wake, a time-out, a signal, or when the value differs already: callers re-check in a loop. The futex is not
-/// PRIVATE: the other side is another process. The kernel compares the four bytes at the word's address, which are
+/// Returns on a wake, a time-out, a signal, or when the value differs already: callers re-check in a loop. The futex is
+/// not PRIVATE: the other side is another process. The kernel compares the four bytes at the word's address, which are
 /// the low half on a little-endian machine.
 #[allow(clippy::cast_possible_wrap)] // nanoseconds are below 10^9
 pub fn wait(word: &AtomicU64, expected: u32, timeout: Duration) {
@@ -17,8 +17,8 @@ pub fn wait(word: &AtomicU64, expected: u32, timeout: Duration) {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(timeout.subsec_nanos() as i32),
     };
-    // SAFETY: the address is valid and 4-byte aligned for the whole call; the kernel only loads from it. `timeout` lives
-    // across the call.
+    // SAFETY: the address is valid and 4-byte aligned for the whole call; the kernel only loads from it. `timeout`
+    // lives across the call.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

@@ -1,7 +1,8 @@
 //! Stand-in for the futex under a model checker.
 //!
-//! Sleeps have no end of their own here: a thread whose wake gets lost yields for ever, which the checker reports as too
-//! long a run. A sleeper wakes when somebody was woken and its own word has changed: what sleeps on another word sleeps on.
+//! Sleeps have no end of their own here: a thread whose wake gets lost yields for ever, which the checker reports as
+//! too long a run. A sleeper wakes when somebody was woken and its own word has changed: what sleeps on another word
+//! sleeps on.
 
 use std::time::Duration;
 

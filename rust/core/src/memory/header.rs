@@ -17,8 +17,8 @@
 //! | 10..64 | parameters (capacities and the like; their names belong to the kind) |
 //! | 64.. | field table |
 //!
-//! In a segment the header takes whole pages, normally one. It is parsed as hostile input: copied to private memory first,
-//! every length checked against the real size before it is used.
+//! In a segment the header takes whole pages, normally one. It is parsed as hostile input: copied to private memory
+//! first, every length checked against the real size before it is used.
 
 use std::fmt::Display;
 
@@ -300,8 +300,8 @@ impl Header {
             .collect()
     }
 
-    /// Identity of the layout: 64-bit FNV-1a of ABI, kind, parameters and field table. It tells damage and other layouts
-    /// apart, not forgeries.
+    /// Identity of the layout: 64-bit FNV-1a of ABI, kind, parameters and field table. It tells damage and other
+    /// layouts apart, not forgeries.
     #[must_use]
     pub fn hash(&self) -> u64 {
         let words = [ABI_MAJOR, self.stream as u64].into_iter().chain(self.params.iter().copied());

@@ -39,7 +39,8 @@ impl Mapping {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // The kernel takes ranges of whole pages only; the last one may reach beyond the file's end.
         let whole = round_up(len, page).ok_or(io::ErrorKind::OutOfMemory)?;
-        // The kernel places a mapping at any page. So an aligned range is cut out of a larger one that is reserved first.
+        // The kernel places a mapping at any page. So an aligned range is cut out of a larger one that is reserved
+        // first.
         let reserved = whole.checked_add(HUGE_PAGE.max(page)).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a new anonymous range, wherever there is room.
         let hull = unsafe {
@@ -55,7 +56,8 @@ impl Mapping {
         let mut mapping = Self { start, len, range: reserved };
         let before = hull.align_offset(HUGE_PAGE);
         let behind = reserved - before - whole;
-        // SAFETY: the parts lie within the range just reserved, which nobody else knows; the file is mapped over its middle.
+        // SAFETY: the parts lie within the range just reserved, which nobody else knows; the file is mapped over its
+        // middle.
         unsafe {
             if before > 0 {
                 rustix::mm::munmap(hull, before)?;
@@ -96,11 +98,11 @@ impl Mapping {
 
     /// Begin to move what is allocated to huge pages, where whole ones fit; a thread does it.
     ///
-    /// Random rows of a large buffer cost most of their time in looking addresses up: with pages of 4 KiB, several times as
-    /// much as with these. Asking for them beforehand has no effect on shared memory unless the administrator allows it
-    /// (`shmem_enabled`), asking for a collapse has (Linux 6.1). It takes some 2 ms for each MiB, which nobody should wait for.
-    /// Whoever touches the page that is being moved waits for it, so the thread's priority is not lowered: on a busy machine
-    /// they would wait for long.
+    /// Random rows of a large buffer cost most of their time in looking addresses up: with pages of 4 KiB, several
+    /// times as much as with these. Asking for them beforehand has no effect on shared memory unless the administrator
+    /// allows it (`shmem_enabled`), asking for a collapse has (Linux 6.1). It takes some 2 ms for each MiB, which
+    /// nobody should wait for. Whoever touches the page that is being moved waits for it, so the thread's priority is
+    /// not lowered: on a busy machine they would wait for long.
     pub(super) fn collapse(self: &Arc<Self>) {
         let mapping = Arc::clone(self);
         // Without a thread nothing is lost but speed.

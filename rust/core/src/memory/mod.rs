@@ -19,8 +19,8 @@ pub(crate) use window::Window;
 
 use crate::sync::MODEL;
 
-/// Granularity of header and data regions, on every machine: its pages may be larger (small in models, which pay for every
-/// word).
+/// Granularity of header and data regions, on every machine: its pages may be larger (small in models, which pay for
+/// every word).
 pub const PAGE: usize = if MODEL { 64 } else { 4096 };
 
 /// `value` rounded up to a multiple of `unit` (a power of two); None on overflow.

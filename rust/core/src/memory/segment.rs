@@ -65,8 +65,8 @@ pub struct Segment {
 impl Segment {
     /// Create, allocate and seal a segment of `len` bytes (rounded up to whole pages), all zero.
     ///
-    /// `name` is seen in `/proc/<pid>/maps` only. Pages are allocated now, so that too little memory is an error here and
-    /// not a SIGBUS in the middle of a run.
+    /// `name` is seen in `/proc/<pid>/maps` only. Pages are allocated now, so that too little memory is an error here
+    /// and not a SIGBUS in the middle of a run.
     pub fn create(name: &str, len: usize) -> Result<Self> {
         let len = round_up(len, PAGE)
             .filter(|len| *len > 0 && isize::try_from(*len).is_ok())

@@ -1,4 +1,5 @@
-//! Stand-in for [`Segment`](crate::memory::Segment) under a model checker: words on the heap, shared by the model's threads.
+//! Stand-in for [`Segment`](crate::memory::Segment) under a model checker: words on the heap, shared by the model's
+//! threads.
 
 #![allow(unsafe_code)] // the view of words as words that are only loaded
 

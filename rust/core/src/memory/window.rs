@@ -1,9 +1,9 @@
 //! A view of shared memory that can outlive its right to it.
 //!
-//! Whoever is shown the content of a slot (an array in Python, and arrays derived from it) may keep the addresses for longer
-//! than the slot. So a slot is shown through a mapping of its own, a *window*. When the slot is given back while addresses are
-//! still in use, the window is [detached](Window::detach): private memory with the same content takes its place at the same
-//! addresses. From then on nobody sees through it, and the slot is as free as if nobody had looked.
+//! Whoever is shown the content of a slot (an array in Python, and arrays derived from it) may keep the addresses for
+//! longer than the slot. So a slot is shown through a mapping of its own, a *window*. When the slot is given back while
+//! addresses are still in use, the window is [detached](Window::detach): private memory with the same content takes its
+//! place at the same addresses. From then on nobody sees through it, and the slot is as free as if nobody had looked.
 //!
 //! A forked child has no shared memory of ours. What was shown there before the fork becomes private in the same way.
 
@@ -75,8 +75,8 @@ impl Window {
 
     /// Put private memory with the same content in its place.
     ///
-    /// Call it while the bytes are still the caller's. Threads that read or write meanwhile are not disturbed; what they write
-    /// goes to the file before and to the private memory after.
+    /// Call it while the bytes are still the caller's. Threads that read or write meanwhile are not disturbed; what
+    /// they write goes to the file before and to the private memory after.
     pub(crate) fn detach(&self) -> io::Result<()> {
         let copy = private_copy(self.range())?;
         // SAFETY: `copy` is a range that nobody else knows, as long as this one, which is ours.
@@ -118,15 +118,16 @@ struct Range {
     len: usize,
 }
 
-/// Private memory with the content of a range that is mapped and, by the protocol, written by the caller's process only.
+/// Private memory with the content of a range that is mapped and, by the protocol, written by the caller's process
+/// only.
 fn private_copy(range: Range) -> io::Result<*mut u8> {
     let Range { start, pages, skip, len } = range;
     let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
     // SAFETY: a new range, wherever there is room.
     let copy = unsafe { rustix::mm::mmap_anonymous(null_mut(), pages, ProtFlags::READ | ProtFlags::WRITE, flags)? }
         .cast::<u8>();
-    // SAFETY: both ranges are mapped and `skip + len` bytes long at least; one is new. Threads of Python may write to the
-    // other one meanwhile: then the copy has old or new bytes, as with any copy that lets go of the GIL.
+    // SAFETY: both ranges are mapped and `skip + len` bytes long at least; one is new. Threads of Python may write to
+    // the other one meanwhile: then the copy has old or new bytes, as with any copy that lets go of the GIL.
     unsafe { std::ptr::copy_nonoverlapping((start + skip) as *const u8, copy.add(skip), len) };
     Ok(copy)
 }

@@ -1,7 +1,7 @@
 //! Copies between private memory and words that another process may be changing.
 //!
-//! A racy read through a plain or volatile access is undefined behaviour even if its value is thrown away, so every word
-//! moves as one relaxed atomic; a stamp or a lock around the copy says whether the copy counts.
+//! A racy read through a plain or volatile access is undefined behaviour even if its value is thrown away, so every
+//! word moves as one relaxed atomic; a stamp or a lock around the copy says whether the copy counts.
 
 #![allow(unsafe_code)] // views of private bytes as words, and the prefetch hint
 

@@ -79,8 +79,8 @@ impl Publisher {
         // A second pass is for subscribers that let go of a slot behind us and took one before us: see the module.
         for slot in others.cycle() {
             let words = &view.slots[slot * LINE..(slot + 1) * LINE];
-            // Any old stamp may be replaced: even, or odd of a publisher that was killed. Relaxed, like the way back below: the
-            // fence orders it.
+            // Any old stamp may be replaced: even, or odd of a publisher that was killed. Relaxed, like the way back
+            // below: the fence orders it.
             let before = words[0].swap(writing, Ordering::Relaxed);
             // Pairs with the fence in `Subscriber::lease`: either its lease is seen here, or our stamp is seen there.
             // It also orders the stamp before the stores of the content, for the fence of optimistic readers.

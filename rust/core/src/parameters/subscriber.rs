@@ -113,8 +113,8 @@ impl Subscriber {
                 let owner = now >> SLOT_BITS;
                 return Err(Error::LeaseLost { what: "its lease cell".into(), worker: worker.get(), owner });
             }
-            // Release, pairs with the Acquire load in `leased`: what an earlier lease read lies before it. (A plain store
-            // does not go on with the release sequence of that lease's end.)
+            // Release, pairs with the Acquire load in `leased`: what an earlier lease read lies before it. (A plain
+            // store does not go on with the release sequence of that lease's end.)
             cell.store(mine | (slot as u64 + 1), Ordering::Release);
             kill_point("parameters: leased, not checked");
             // Pairs with the fence in `claim`.

@@ -69,8 +69,8 @@ pub fn gaussian(means: &[f32], log_stds: &[f32], action: &mut [f32], mut rng: Op
     log_prob
 }
 
-/// One draw for each component with probabilities softmax(logits). `rng` is `None` for the most likely choice, the first
-/// of equals. Returns the log-probability, summed over the components; `None` where logits are not finite.
+/// One draw for each component with probabilities softmax(logits). `rng` is `None` for the most likely choice, the
+/// first of equals. Returns the log-probability, summed over the components; `None` where logits are not finite.
 ///
 /// # Panics
 /// When the lengths do not fit together.
@@ -98,8 +98,8 @@ pub fn categorical(logits: &[f32], choices: &[usize], action: &mut [i64], mut rn
     Some(log_prob)
 }
 
-/// The choice of highest value of each component, the first of equals; with `rng` and probability `epsilon` uniform ones
-/// of all components at once. `None` where a value is not a number.
+/// The choice of highest value of each component, the first of equals; with `rng` and probability `epsilon` uniform
+/// ones of all components at once. `None` where a value is not a number.
 ///
 /// # Panics
 /// When the lengths do not fit together.

@@ -1,9 +1,9 @@
 //! Forward pass of a multi-layer perceptron for the few observations of one sampler step.
 //!
 //! One step needs the actor for 1 to 64 observations, so reading the weights is what costs. Weights are stored in
-//! panels of up to 64 outputs, input-major inside a panel: the innermost loop adds `x[i] * weight_row` to sums that stay
-//! in registers and reads memory once, in order. The same generic code is compiled for several instruction sets, one of
-//! which is picked once per process. A row's result does not depend on the other rows of its batch.
+//! panels of up to 64 outputs, input-major inside a panel: the innermost loop adds `x[i] * weight_row` to sums that
+//! stay in registers and reads memory once, in order. The same generic code is compiled for several instruction sets,
+//! one of which is picked once per process. A row's result does not depend on the other rows of its batch.
 
 use super::kernels::{Isa, Lane, lanes_for};
 

@@ -83,8 +83,8 @@ impl Consumer {
         self.seat.queue()
     }
 
-    /// Take the oldest segment. [`Error::Timeout`] when there is none in time, [`Error::Closed`] when there will be none,
-    /// [`Error::LeaseLost`] when this end was reaped.
+    /// Take the oldest segment. [`Error::Timeout`] when there is none in time, [`Error::Closed`] when there will be
+    /// none, [`Error::LeaseLost`] when this end was reaped.
     ///
     /// Segments of one producer come in the order of their commits, except those delivered again.
     pub fn pop(&mut self, limit: Option<Duration>, between: Between<'_>) -> Result<ReadSlot> {
@@ -220,8 +220,8 @@ impl ReadSlot {
         unsafe { std::slice::from_raw_parts(self.queue().payload(self.delivery().slot), stride) }
     }
 
-    /// The first byte of the packed fields at an address that stays valid, and the bytes as they are, for as long as what
-    /// comes with it lives. Nobody may write there.
+    /// The first byte of the packed fields at an address that stays valid, and the bytes as they are, for as long as
+    /// what comes with it lives. Nobody may write there.
     pub fn view(&mut self) -> Result<(*const u8, Arc<dyn Any + Send + Sync>)> {
         match &mut self.content {
             Content::Copy(copied) => Ok((copied.words.as_ptr().cast(), Arc::clone(copied) as _)),

@@ -1,8 +1,9 @@
 //! Trajectory queue: a bounded number of slots, many producers, many consumers, zero copy.
 //!
-//! [`slots`] is the protocol on state words, [`Producer`] and [`Consumer`] are its two ends. A slot's payload is plain memory:
-//! the protocol gives it to one owner at a time, so the owner may look at it as ordinary bytes and arrays. (A ring of
-//! sequence numbers would be cheaper still, but a producer that is killed after its claim would stall it for good.)
+//! [`slots`] is the protocol on state words, [`Producer`] and [`Consumer`] are its two ends. A slot's payload is plain
+//! memory: the protocol gives it to one owner at a time, so the owner may look at it as ordinary bytes and arrays. (A
+//! ring of sequence numbers would be cheaper still, but a producer that is killed after its claim would stall it for
+//! good.)
 //!
 //! After the header page, in words:
 //!
@@ -165,12 +166,14 @@ impl Queue {
         self.inner.segment.len()
     }
 
-    /// A writing end, for one thread at a time. [`Error::Owned`] while the id has one, or has a consumer in another process.
+    /// A writing end, for one thread at a time. [`Error::Owned`] while the id has one, or has a consumer in another
+    /// process.
     pub fn producer(&self, worker: WorkerId) -> Result<Producer> {
         Ok(Producer::new(Seat::take(self, worker, Side::Producer)?))
     }
 
-    /// A reading end, for one thread at a time. [`Error::Owned`] while the id has one, or has a producer in another process.
+    /// A reading end, for one thread at a time. [`Error::Owned`] while the id has one, or has a producer in another
+    /// process.
     pub fn consumer(&self, worker: WorkerId) -> Result<Consumer> {
         Ok(Consumer::new(Seat::take(self, worker, Side::Consumer)?))
     }
@@ -187,8 +190,8 @@ impl Queue {
         Ok(reaped)
     }
 
-    /// No more segments: producers get [`Error::Closed`] when they ask for a slot from now on, consumers once nothing can
-    /// come any more. A segment that is being written is still delivered, and so is one whose consumer dies.
+    /// No more segments: producers get [`Error::Closed`] when they ask for a slot from now on, consumers once nothing
+    /// can come any more. A segment that is being written is still delivered, and so is one whose consumer dies.
     pub fn close(&self) -> Result<()> {
         let view = self.view()?;
         view.slots.close();
@@ -313,7 +316,8 @@ impl<'a> View<'a> {
     /// Wake who may be waiting for a slot that was given back: a producer, or consumers for the end.
     fn given_back(&self) {
         self.not_full.notify();
-        // Behind the fence of that: either the closing is seen here, or who closes (and wakes the consumers) comes after.
+        // Behind the fence of that: either the closing is seen here, or who closes (and wakes the consumers) comes
+        // after.
         if self.slots.is_closed() {
             self.not_empty.notify();
         }

@@ -40,8 +40,8 @@ impl Producer {
         let queue = self.seat.queue();
         let view = queue.view()?;
         let (worker, me, when_full) = (self.seat.worker, self.seat.holder, queue.options().when_full);
-        // Producers begin at different slots, and each at the same one again: a slot that was in use just now is still in
-        // the caches.
+        // Producers begin at different slots, and each at the same one again: a slot that was in use just now is still
+        // in the caches.
         #[allow(clippy::cast_possible_truncation)] // ids are below 1024
         let hint = worker.get() as usize;
         let claimed = view.not_full.wait(worker, limit, between, || {
@@ -123,7 +123,8 @@ impl WriteSlot {
 
     /// The same bytes at another address, which stays valid for as long as what comes with it lives.
     ///
-    /// When that is longer than the slot is owned, the memory there becomes private: what is written then is seen by nobody.
+    /// When that is longer than the slot is owned, the memory there becomes private: what is written then is seen by
+    /// nobody.
     pub fn view(&mut self) -> Result<(*mut u8, Arc<dyn Any + Send + Sync>)> {
         let window = match &self.window {
             Some(window) => window,

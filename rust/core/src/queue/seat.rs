@@ -1,8 +1,8 @@
 //! An end's place in the queue: one producer and one consumer for each worker id, both in one process.
 //!
-//! Reaping takes everything that an id holds. If two ends shared an id, the death of one would free slots under the hands of
-//! the other, and two would write one segment. So an end takes its seat (one CAS) and keeps it until it and its last slot are
-//! gone; a dead one's seat is cleared by its reaping.
+//! Reaping takes everything that an id holds. If two ends shared an id, the death of one would free slots under the
+//! hands of the other, and two would write one segment. So an end takes its seat (one CAS) and keeps it until it and
+//! its last slot are gone; a dead one's seat is cleared by its reaping.
 
 use crate::error::{Error, Result};
 use crate::kill;
@@ -51,8 +51,8 @@ impl Seat {
             owner: Holder::from_word(word).worker(),
         };
         let sides = ["producer", "consumer"];
-        // Acquire, pairs with the Release exchange in `drop` and the Release store in `reap`: what the last end of this id
-        // held has been given back.
+        // Acquire, pairs with the Release exchange in `drop` and the Release store in `reap`: what the last end of this
+        // id held has been given back.
         let mine = &seats[side as usize];
         mine.compare_exchange(0, holder.word(), Ordering::Acquire, Ordering::Relaxed)
             .map_err(|word| owned(sides[side as usize], word))?;

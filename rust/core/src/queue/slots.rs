@@ -13,16 +13,16 @@
 //! cannot commit what a later one with the same id writes there.
 //!
 //! The end: once the queue is closed nobody begins to claim, but somebody may be in the middle of it, and what is being
-//! written or read may still come (again). So a consumer seals every free slot, in one CAS each, and is at the end when nothing
-//! but sealed slots is left. SEALED is for ever, so a commit after that cannot be.
+//! written or read may still come (again). So a consumer seals every free slot, in one CAS each, and is at the end when
+//! nothing but sealed slots is left. SEALED is for ever, so a commit after that cannot be.
 //!
-//! A killed worker leaves WRITING or READING with its id in it. The reaper turns the first into FREE and the second into
-//! FULL again (or FREE, by option), in one CAS each, so whoever is killed at whatever instruction, every slot is
+//! A killed worker leaves WRITING or READING with its id in it. The reaper turns the first into FREE and the second
+//! into FULL again (or FREE, by option), in one CAS each, so whoever is killed at whatever instruction, every slot is
 //! in a state that somebody alive can move on.
 //!
-//! Order: a ticket is taken at commit, so tickets of one producer grow in the order of its commits. Consumers take the lowest
-//! ticket among those that were given out *before* they began to look: a scan is not a snapshot, and without that bound
-//! it could miss a slot filled behind it and take a later one of the same producer.
+//! Order: a ticket is taken at commit, so tickets of one producer grow in the order of its commits. Consumers take the
+//! lowest ticket among those that were given out *before* they began to look: a scan is not a snapshot, and without
+//! that bound it could miss a slot filled behind it and take a later one of the same producer.
 
 use crate::kill::kill_point;
 use crate::owner::{Holder, WorkerId};
@@ -158,8 +158,8 @@ pub struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// `tickets`: count of tickets given out. `closed`: 1 once no more are to be claimed. `counters`: [`Counter::COUNT`]
-    /// words. `words`: one per slot. All zero at first.
+    /// `tickets`: count of tickets given out. `closed`: 1 once no more are to be claimed. `counters`:
+    /// [`Counter::COUNT`] words. `words`: one per slot. All zero at first.
     #[must_use]
     pub fn new(
         tickets: &'a AtomicU64,
@@ -187,12 +187,12 @@ impl<'a> Slots<'a> {
         if self.is_closed() { SEALED } else { Word(FREE) }
     }
 
-    /// Whether a closed queue has nothing left for `me`, now and for ever: no segment waits, is being written, or may be
-    /// delivered again.
+    /// Whether a closed queue has nothing left for `me`, now and for ever: no segment waits, is being written, or may
+    /// be delivered again.
     ///
-    /// What others read may come back when they die, so whoever holds nothing waits for it. Who holds a segment itself does not:
-    /// two consumers that hold one and ask for more would wait for each other. (One that holds none, or asks again
-    /// later, gets what comes back.)
+    /// What others read may come back when they die, so whoever holds nothing waits for it. Who holds a segment itself
+    /// does not: two consumers that hold one and ask for more would wait for each other. (One that holds none, or asks
+    /// again later, gets what comes back.)
     #[must_use]
     pub fn ended(&self, me: WorkerId, redelivery: Redelivery, max_deliveries: u64) -> bool {
         let holding = self.words().any(|word| word.state() == READING && word.owner() == me.get());
@@ -217,8 +217,8 @@ impl<'a> Slots<'a> {
         let slots = self.words.len();
         let take = |slot: &usize| {
             self.words[*slot].load(Ordering::Relaxed) == FREE
-                // Acquire, pairs with the Release exchanges in `release`, `abort` and `reap`: what the last owner read or
-                // wrote lies before what we write.
+                // Acquire, pairs with the Release exchanges in `release`, `abort` and `reap`: what the last owner read
+                // or wrote lies before what we write.
                 && self.swap(*slot, Word(FREE), Word::writing(me), Ordering::Acquire)
         };
         let hint = hint % slots;
@@ -245,8 +245,8 @@ impl<'a> Slots<'a> {
     /// Make a written slot visible to consumers; returns its ticket, or the word found when `me` no longer owns it.
     pub fn commit(&self, me: Holder, slot: usize) -> Result<u64, Word> {
         kill_point("queue: before commit");
-        // Release, pairs with the Acquire load in `oldest`: who sees this ticket given out sees the earlier commits of this
-        // producer.
+        // Release, pairs with the Acquire load in `oldest`: who sees this ticket given out sees the earlier commits of
+        // this producer.
         let ticket = self.tickets.fetch_add(1, Ordering::Release) + 1;
         kill_point("queue: ticket taken");
         // Release, pairs with the Acquire exchange in `pop`: a full slot comes after its content.
@@ -305,8 +305,9 @@ impl<'a> Slots<'a> {
                 (READING, Redelivery::AtMostOnce) => (self.vacant(), Counter::DroppedAtMostOnce, &mut reaped.dropped),
                 _ => (self.vacant(), Counter::Reclaimed, &mut reaped.reclaimed),
             };
-            // AcqRel: Release pairs with the Acquire exchanges in `claim` and `pop`, as if the dead had released; Acquire
-            // takes over what the dead did. Only another reaper can have changed a word with the dead worker's id.
+            // AcqRel: Release pairs with the Acquire exchanges in `claim` and `pop`, as if the dead had released;
+            // Acquire takes over what the dead did. Only another reaper can have changed a word with the dead worker's
+            // id.
             if self.swap(slot, word, next, Ordering::AcqRel) {
                 kill_point("queue: reaped one slot");
                 *number += 1;
@@ -342,7 +343,8 @@ impl<'a> Slots<'a> {
         loop {
             // Acquire, pairs with the Release addition in `commit`.
             let newest = self.tickets.load(Ordering::Acquire);
-            // Words of full slots come in the order of their tickets. Without branches: which slots are full cannot be predicted.
+            // Words of full slots come in the order of their tickets. Without branches: which slots are full cannot be
+            // predicted.
             let (mut slot, mut oldest) = (0, u64::MAX);
             for (at, word) in self.words.iter().enumerate() {
                 let word = word.load(Ordering::Relaxed);

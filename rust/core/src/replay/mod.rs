@@ -80,8 +80,8 @@ struct Inner {
 impl Replay {
     /// Create a buffer that keeps the newest `buffer_size` rows of `lanes` lanes together.
     ///
-    /// Each lane has room for its equal share and a small margin, so the window is shorter than `buffer_size` while lanes are
-    /// filled at very different rates.
+    /// Each lane has room for its equal share and a small margin, so the window is shorter than `buffer_size` while
+    /// lanes are filled at very different rates.
     pub fn create(fields: &[Field], buffer_size: usize, lanes: usize, run_id: u64) -> Result<Self> {
         let schema = Schema::new(fields)?;
         if lanes == 0 || lanes > MAX_LANES {

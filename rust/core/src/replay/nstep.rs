@@ -8,8 +8,8 @@
 //! next_obs = that of the last step in the window
 //! ```
 //!
-//! so a learner's target `reward + discount * V(next_obs)` needs to know nothing of n. A window that an end of the episode cuts
-//! is shorter; it bootstraps after a truncation (discount gamma^k) and not after a termination (0).
+//! so a learner's target `reward + discount * V(next_obs)` needs to know nothing of n. A window that an end of the
+//! episode cuts is shorter; it bootstraps after a truncation (discount gamma^k) and not after a termination (0).
 //! Version and flags stay those of the row's own step.
 
 use std::collections::VecDeque;

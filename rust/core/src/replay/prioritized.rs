@@ -270,8 +270,8 @@ impl PrioritizedSampler {
 
     /// Take back saved weights of a lane and the largest priority; how many found their row.
     ///
-    /// Tickets are counted anew in a restored buffer: the caller says which row the first weight belongs to. Rows that are
-    /// seen for the first time now count as new, with that largest priority.
+    /// Tickets are counted anew in a restored buffer: the caller says which row the first weight belongs to. Rows that
+    /// are seen for the first time now count as new, with that largest priority.
     pub fn restore_weights(&mut self, lane: usize, saved: &LaneWeights, largest: f64) -> Result<usize> {
         self.replay.check_lane(lane)?;
         let fine = |weight: &f64| weight.is_finite() && *weight >= 0.0;

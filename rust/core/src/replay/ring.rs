@@ -39,8 +39,8 @@ pub const FLAG_FIRST: u16 = 4;
 /// What travels beside a row, in one word: parameter version (32 bits), env slot (16), flags (16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
-    /// Version of the parameters that chose the action, its low half: how far it is behind another one is their difference
-    /// modulo 2^32.
+    /// Version of the parameters that chose the action, its low half: how far it is behind another one is their
+    /// difference modulo 2^32.
     pub version: u32,
     /// Environment slot.
     pub env: u16,
@@ -173,8 +173,8 @@ impl<'a> Ring<'a> {
 
     /// Append a row to a lane that `worker` owns; its ticket. One thread per lane.
     ///
-    /// The fence makes this a seqlock writer: a reader that saw any of the row's words sees the odd stamp (or a later one)
-    /// in its second look.
+    /// The fence makes this a seqlock writer: a reader that saw any of the row's words sees the odd stamp (or a later
+    /// one) in its second look.
     pub fn append(&self, lane: usize, worker: WorkerId, meta: Meta, row: &[u64]) -> Result<u64> {
         let lost =
             || Error::LeaseLost { what: format!("replay lane {lane}"), worker: worker.get(), owner: self.owner(lane) };

@@ -46,8 +46,8 @@ pub struct Sampler {
     window: Window,
     /// Rows in the window in lanes before each lane; behind the last lane, all of them.
     before: Vec<u64>,
-    /// The rows of the window in as many equal parts as there are lanes: for each, a lane at or before that of its first row.
-    /// On average one step leads from there to the lane of a row, however uneven the lanes are.
+    /// The rows of the window in as many equal parts as there are lanes: for each, a lane at or before that of its
+    /// first row. On average one step leads from there to the lane of a row, however uneven the lanes are.
     guide: Vec<u32>,
     /// Slot in its lane of each lane's oldest row in the window.
     first_slot: Vec<usize>,
@@ -106,7 +106,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// Fill a batch; its size is that of `batch.rows`. The gather is split over up to `threads` threads, where that pays.
+    /// Fill a batch; its size is that of `batch.rows`. The gather is split over up to `threads` threads, where that
+    /// pays.
     pub fn sample(&mut self, batch: Batch<'_>, threads: usize) -> Result<()> {
         let replay = self.replay.clone();
         let ring = replay.ring()?;
@@ -229,8 +230,8 @@ impl Sampler {
     }
 }
 
-/// Copy the picked slots, on as many threads as pay, the calling one among them; positions (in order) of those that were
-/// empty or torn.
+/// Copy the picked slots, on as many threads as pay, the calling one among them; positions (in order) of those that
+/// were empty or torn.
 pub(super) fn gather_parallel(
     ring: &Ring<'_>,
     capacity: usize,

@@ -18,8 +18,8 @@ impl Node {
         ((a + b) + (c + d)) + ((e + f) + (g + h))
     }
 
-    /// The child in whose part of the sum `mass` lies, and how far into it. Without branches: which child it is cannot be
-    /// predicted.
+    /// The child in whose part of the sum `mass` lies, and how far into it. Without branches: which child it is cannot
+    /// be predicted.
     #[inline]
     fn child(&self, mass: f64) -> (usize, f64) {
         let (mut at, mut before, mut sum) = (0, 0.0, 0.0);

@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::replay::{Replay, margin};
 use crate::sync::Ordering;
 
-/// Follows every lane with a cursor. Private to one process; it takes nothing from the buffer, so any number may follow.
+/// Follows every lane with a cursor. Private to one process; it takes nothing from the buffer, so any number may
+/// follow.
 #[derive(Debug)]
 pub struct Tail {
     replay: Replay,

@@ -1,13 +1,14 @@
 //! Which rows are the newest `buffer_size` of all lanes together.
 //!
-//! Committed counts say how many rows each lane has, not when they came. A lane whose sampler is gone must age out like any
-//! other, so a sampler keeps a short history of (all counts) at past totals and looks up how far each lane was when the
-//! total was `total - buffer_size`. Between two entries lanes are taken to have advanced evenly; before the first look the
-//! history is one entry, all zero, which makes a late attach assume that every lane grew in proportion to its count.
+//! Committed counts say how many rows each lane has, not when they came. A lane whose sampler is gone must age out like
+//! any other, so a sampler keeps a short history of (all counts) at past totals and looks up how far each lane was when
+//! the total was `total - buffer_size`. Between two entries lanes are taken to have advanced evenly; before the first
+//! look the history is one entry, all zero, which makes a late attach assume that every lane grew in proportion to its
+//! count.
 //!
-//! A look at all lanes costs some nanoseconds for each. So with more than [`FEW`] lanes a sampler looks once for every so
-//! many rows that it draws, and its window is the older the more lanes there are: by the time that a row for every other
-//! lane was drawn.
+//! A look at all lanes costs some nanoseconds for each. So with more than [`FEW`] lanes a sampler looks once for every
+//! so many rows that it draws, and its window is the older the more lanes there are: by the time that a row for every
+//! other lane was drawn.
 
 use std::collections::VecDeque;
 

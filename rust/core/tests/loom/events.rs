@@ -1,5 +1,5 @@
-//! Models of the event count: waiters, notifiers, kills, reaper. A lost wake is a run without end here, because sleeps of a
-//! model have no slices.
+//! Models of the event count: waiters, notifiers, kills, reaper. A lost wake is a run without end here, because sleeps
+//! of a model have no slices.
 
 use std::sync::Arc;
 
@@ -74,8 +74,8 @@ fn no_wake_is_lost() {
 #[test]
 fn every_fence_of_the_event_count_is_needed() {
     let left = unnoticed("src/wait.rs", &[], &[(2, || _ = wake(u32::MAX))]);
-    // The addition follows a SeqCst fence, which releases too (a reaper's does not, but what it announces is ordered by the
-    // wake itself); the other is for a figure.
+    // The addition follows a SeqCst fence, which releases too (a reaper's does not, but what it announces is ordered by
+    // the wake itself); the other is for a figure.
     let spare =
         ["self.seq.fetch_add(1, Ordering::Release);", "if slept_out == Some(self.seq.load(Ordering::Acquire)) {"];
     assert_eq!(left, spare);

@@ -228,7 +228,8 @@ fn learners_in_turn() {
     assert!(run.limiter.updates().unwrap() <= allowed, "the successor did not see what was counted");
 }
 
-/// A sampler without a learner, or a learner without a sampler, waits; somebody ends the run, and is killed at a point of that.
+/// A sampler without a learner, or a learner without a sampler, waits; somebody ends the run, and is killed at a point
+/// of that.
 fn end(state: State, learner: bool, point: u32) -> bool {
     let run = Run::new(1, TOTAL);
     let reason = Arc::new(AtomicU64::new(0));

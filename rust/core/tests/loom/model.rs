@@ -50,8 +50,8 @@ pub fn check_kills(preemptions: usize, model: impl Fn(u32) -> bool + Send + Sync
     unreachable!()
 }
 
-/// Weaken each ordering that the models use in `file`, one by one, and list those whose loss none of them notices, as the
-/// source lines say them. The first models are checked thoroughly.
+/// Weaken each ordering that the models use in `file`, one by one, and list those whose loss none of them notices, as
+/// the source lines say them. The first models are checked thoroughly.
 pub fn unnoticed(file: &str, thoroughly: &[(usize, fn())], plainly: &[(usize, fn())]) -> Vec<String> {
     quiet();
     let thoroughly = thoroughly.iter().map(|model| (model, check_thoroughly as fn(usize, fn())));

@@ -1,5 +1,5 @@
-//! Models of the parameter store: publishers and their successors, readers that copy, lease or look, lease cells that change
-//! owner, kills, reaper. There are as few slots as the protocol allows, so a publisher comes round soon.
+//! Models of the parameter store: publishers and their successors, readers that copy, lease or look, lease cells that
+//! change owner, kills, reaper. There are as few slots as the protocol allows, so a publisher comes round soon.
 
 use std::mem::{ManuallyDrop, forget};
 use std::sync::Arc;
@@ -122,8 +122,8 @@ fn hand_over(reaped: bool) {
     reaper.join().unwrap();
 }
 
-/// A lease cell that goes from one subscriber to another, by letting go or by death, while the publisher comes round to what
-/// the first one read.
+/// A lease cell that goes from one subscriber to another, by letting go or by death, while the publisher comes round to
+/// what the first one read.
 fn cells_change_owner(reaped: bool) {
     let store = store(1);
     let mut publisher = publisher(&store);
@@ -222,9 +222,9 @@ fn every_ordering_is_needed() {
         (1, || _ = publish_and_reap(u32::MAX, 3, Reader::Looks)),
         (1, || _ = publish_and_reap(u32::MAX, 3, Reader::Copies)),
     ];
-    // The fence of the publisher's last `notify` releases before it lets go. A lease that failed its check has read nothing,
-    // and the end of the lease before it was seen by the publisher, or it would not have come round. Letting go of the cell
-    // is a read-modify-write, which goes on with the release sequence of the lease's end.
+    // The fence of the publisher's last `notify` releases before it lets go. A lease that failed its check has read
+    // nothing, and the end of the lease before it was seen by the publisher, or it would not have come round. Letting
+    // go of the cell is a read-modify-write, which goes on with the release sequence of the lease's end.
     let spare = [
         "let _ = place.compare_exchange(self.worker.get(), 0, Ordering::Release, Ordering::Relaxed);",
         "cell.store(mine, Ordering::Release);",

@@ -1,5 +1,5 @@
-//! Models of the trajectory queue: producers, consumers, kills, reaper. Payloads are cells that the checker watches: any
-//! access by two at once is a failure by itself.
+//! Models of the trajectory queue: producers, consumers, kills, reaper. Payloads are cells that the checker watches:
+//! any access by two at once is a failure by itself.
 
 use std::sync::Arc;
 
@@ -89,7 +89,8 @@ impl Queue {
     }
 }
 
-/// A producer of two segments beside a consumer, one of them killed at a point; then the reaper, which is killed as well.
+/// A producer of two segments beside a consumer, one of them killed at a point; then the reaper, which is killed as
+/// well.
 fn kill_one(kill_producer: bool, point: u32) -> bool {
     let queue = Queue::new(2);
     let consumer_point = if kill_producer { u32::MAX } else { point };
@@ -229,8 +230,8 @@ fn consume(queue: &Whole, worker: u64, seen: &mut Vec<u64>) {
     }
 }
 
-/// A producer, a consumer and somebody who closes the queue, one of them killed at a point and reaped. What was committed has
-/// been consumed when the consumer is told of the end; and it is told.
+/// A producer, a consumer and somebody who closes the queue, one of them killed at a point and reaped. What was
+/// committed has been consumed when the consumer is told of the end; and it is told.
 fn closing(kill: Option<usize>, point: u32) -> bool {
     let queue = whole(1);
     let point = |who| if kill == Some(who) { point } else { u32::MAX };
@@ -390,9 +391,10 @@ fn every_ordering_is_needed() {
         &[(2, reap_beside_producer)],
         &[(2, plain), (2, two_consumers), (2, drop_oldest), (2, reaped)],
     );
-    // The exchange that seals a slot sees a commit in time by itself; the closing is ordered for what callers do before it.
-    // What a popper or dropper reads lies before the ticket, too, whose addition is a Release that `oldest` acquires: the
-    // exchange's own Acquire is there for readers of the code. And the proof of a death orders what the dead one did.
+    // The exchange that seals a slot sees a commit in time by itself; the closing is ordered for what callers do before
+    // it. What a popper or dropper reads lies before the ticket, too, whose addition is a Release that `oldest`
+    // acquires: the exchange's own Acquire is there for readers of the code. And the proof of a death orders what the
+    // dead one did.
     let spare = [
         "self.closed.load(Ordering::Acquire) != 0 // pairs with the Release store in `close`",
         "if self.swap(slot, word, Word::writing(me), Ordering::Acquire) {",

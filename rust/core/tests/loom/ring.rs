@@ -112,8 +112,8 @@ fn every_ordering_is_needed() {
     let reaped = || _ = append_and_reap(10); // committed, not counted: the reaper counts
 
     let left = unnoticed("replay/ring.rs", &[], &[(2, plain), (2, reaped), (3, hand_over)]);
-    // The claim's Acquire is not needed: `acquire` has seen what the slot held, and the fence behind the claim keeps the
-    // row's stores behind it. Nor the reaper's: the proof of a death orders what the dead one did before it.
+    // The claim's Acquire is not needed: `acquire` has seen what the slot held, and the fence behind the claim keeps
+    // the row's stores behind it. Nor the reaper's: the proof of a death orders what the dead one did before it.
     let spare = [
         ".compare_exchange(old, stamp(ticket, worker, WRITING), Ordering::Acquire, Ordering::Relaxed)",
         "let found = mark.load(Ordering::Acquire);",

@@ -1,4 +1,5 @@
-//! Models of the stats board: the ring of events of a slot, its writer, its reader, kills, successor; sums of two writers.
+//! Models of the stats board: the ring of events of a slot, its writer, its reader, kills, successor; sums of two
+//! writers.
 
 use std::sync::Arc;
 

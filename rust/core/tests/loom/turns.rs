@@ -76,8 +76,8 @@ fn call(point: u32) -> bool {
     killed
 }
 
-/// Two waiters, and room for one, then for all. One of them, the first or the second in turn, is killed at a point, reaped,
-/// and waits again: it may have taken one in vain.
+/// Two waiters, and room for one, then for all. One of them, the first or the second in turn, is killed at a point,
+/// reaped, and waits again: it may have taken one in vain.
 fn two_wait(order: u64, point: u32) -> bool {
     let counter = Counter::new();
     let dying = thread::spawn({

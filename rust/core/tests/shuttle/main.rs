@@ -1,6 +1,6 @@
-//! Random schedules of more threads than an exhaustive check can take: queue, replay lanes and limiter, with kills at random
-//! points, reaping and successors. All orderings are SeqCst here; `tests/loom` is about those. A failure prints the seed of its
-//! schedule, and the variable that runs that one again.
+//! Random schedules of more threads than an exhaustive check can take: queue, replay lanes and limiter, with kills at
+//! random points, reaping and successors. All orderings are SeqCst here; `tests/loom` is about those. A failure prints
+//! the seed of its schedule, and the variable that runs that one again.
 #![cfg(shuttle)]
 
 use std::cell::UnsafeCell;

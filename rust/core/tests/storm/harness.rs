@@ -1,9 +1,10 @@
 //! The storm: starts processes on one stream, kills them at random instants and at exact kill points, reaps, starts
 //! successors, and looks after each death and at the end whether anything is torn, stuck, leaked or lost.
 //!
-//! Half of the processes are killed by the parent at a random instant after they have done something; the others kill themselves
-//! at a named kill point, at a random passage of it. Every point has its turn. Some reapings run in a process of their own that
-//! is killed meanwhile, and are then repeated. The id of a dead worker goes to the very next process.
+//! Half of the processes are killed by the parent at a random instant after they have done something; the others kill
+//! themselves at a named kill point, at a random passage of it. Every point has its turn. Some reapings run in a
+//! process of their own that is killed meanwhile, and are then repeated. The id of a dead worker goes to the very next
+//! process.
 //!
 //! A process that sees a fault ends by itself, and that ends the storm: what is checked is in the scenes.
 
@@ -23,7 +24,8 @@ use crate::common::id;
 /// Exit status of a process that has seen a torn row.
 pub const TORN: i32 = 3;
 
-/// How long a process may take to do one thing, and a storm to reach its last kill point, on a machine that does other work.
+/// How long a process may take to do one thing, and a storm to reach its last kill point, on a machine that does other
+/// work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long one that is to die at a point may live without coming to it.

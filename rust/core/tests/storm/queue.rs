@@ -168,8 +168,8 @@ impl<const DROPPING: bool> Trajectories<DROPPING> {
     }
 
     /// Until the queue is closed and empty, `batch` segments at a time where so many are ready. (A batch of
-    /// [`Consumer::pop_each`](rlz_core::queue::Consumer::pop_each) that waits has given its slots back: what it has goes with
-    /// its process. So that is used with one.)
+    /// [`Consumer::pop_each`](rlz_core::queue::Consumer::pop_each) that waits has given its slots back: what it has
+    /// goes with its process. So that is used with one.)
     fn consume(&self, worker: WorkerId, batch: usize, tick: impl Fn()) {
         let mut newest = [0; PRODUCERS];
         let mut end = self.queue.consumer(worker).unwrap();

@@ -1,4 +1,5 @@
-//! Tests of the transport from outside: segments as hostile input, semantics of the streams, and what changes under them.
+//! Tests of the transport from outside: segments as hostile input, semantics of the streams, and what changes under
+//! them.
 
 mod changes;
 #[path = "../common/mod.rs"]

@@ -39,8 +39,8 @@ fn draw(sampler: &mut Sampler, size: usize, threads: usize) -> Vec<(usize, u64)>
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Against a list of all rows in order: drawn are the newest `buffer_size` rows of all lanes, and nothing else, at the
-    /// seam of each ring too, and when some lanes stop.
+    /// Against a list of all rows in order: drawn are the newest `buffer_size` rows of all lanes, and nothing else, at
+    /// the seam of each ring too, and when some lanes stop.
     #[test]
     fn the_window_is_the_newest_rows(
         size in 3usize..40,

@@ -14,9 +14,9 @@ use crate::wait::Between;
 impl Replay {
     /// Append the rows of saved files to lanes that nobody owns; how many.
     ///
-    /// The files hold parts of one buffer; those of a lane are given oldest first. With the same number of lanes each lane
-    /// gets its own rows back. Otherwise all rows are dealt to the lanes in turn, in the order of their age: how many
-    /// tickets of their lane are newer. With `open_episodes` false the newest row of each saved lane is marked as
+    /// The files hold parts of one buffer; those of a lane are given oldest first. With the same number of lanes each
+    /// lane gets its own rows back. Otherwise all rows are dealt to the lanes in turn, in the order of their age: how
+    /// many tickets of their lane are newer. With `open_episodes` false the newest row of each saved lane is marked as
     /// truncated, unless its episode ends there. All files are checked before the first row is appended.
     pub fn load(
         &self,

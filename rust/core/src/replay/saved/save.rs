@@ -19,9 +19,10 @@ const TEMPORARY: &str = ".tmp-";
 impl Replay {
     /// Save rows to a file, while writers go on; how many.
     ///
-    /// `ranges` are (lane, first ticket, last ticket); None means all that the buffer holds now. Rows that are overwritten
-    /// before their turn, or were lost to a kill, are left out. The file appears under its name when it is whole and on the
-    /// disk, and replaces an older one; on an error nothing is left. `between` runs every 100 ms; false ends the work.
+    /// `ranges` are (lane, first ticket, last ticket); None means all that the buffer holds now. Rows that are
+    /// overwritten before their turn, or were lost to a kill, are left out. The file appears under its name when it is
+    /// whole and on the disk, and replaces an older one; on an error nothing is left. `between` runs every 100 ms;
+    /// false ends the work.
     pub fn save(&self, path: &Path, ranges: Option<&[(usize, u64, u64)]>, between: Between<'_>) -> Result<u64> {
         let failed = |source| Error::File { path: path.display().to_string(), source };
         let ranges = match ranges {
