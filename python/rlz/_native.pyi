@@ -37,6 +37,7 @@ __all__ = [
     "STOPPING",
     "Limiter",
     "ParameterStore",
+    "PhaseClock",
     "Policy",
     "PrioritizedSampler",
     "Publisher",
@@ -787,6 +788,21 @@ class StatsBoard:
         """Let go of the memory in this process."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
+
+@final
+class PhaseClock:
+    """Where a worker's time goes. A phase is a number of its row on the stats board: a counter of seconds."""
+
+    def __new__(cls, stats: StatsBoard, slot: int, trace: StatsBoard | None = None) -> PhaseClock:
+        """A clock for the worker of a slot; it is in no phase.
+
+        `trace`: a board with the values "phase" (the open one, -1: none) and "since", and events of three numbers:
+        phase, begin and end of each that has ended (`time.monotonic()`).
+        """
+    def enter(self, phase: int) -> None:
+        """End the open phase, if any, and begin another."""
+    def leave(self) -> None:
+        """End the open phase, if any."""
 
 @final
 class Policy:

@@ -14,7 +14,7 @@ from rlz.errors import NotServedError, TransportError
 from rlz.policy import Policy
 from rlz.runtime.live import SOCKET, Live, open_door
 from rlz.tracking import WorkerInfo
-from rlz.tracking.snapshot import Reader
+from rlz.tracking.reading import Reader
 from rlz.transport.serving import Door
 from rlz.transport.stats import Stat
 from support.harness import Run, config

@@ -258,7 +258,7 @@ def test_what_was_counted_goes_on_with_other_workers(tmp_path: Path) -> None:
     from rlz import envs
     from rlz.runtime.train import make_job, make_streams
     from rlz.tracking import WorkerInfo
-    from rlz.tracking.snapshot import Reader
+    from rlz.tracking.reading import Reader
 
     path = run(tmp_path, "run", 200, samplers=2, num_envs=2)
     checkpoint = newest_checkpoint(path)

@@ -34,6 +34,16 @@ class FakeBoard:
         self.rings[slot].append([*values, *[0.0] * (12 - len(values))])
 
 
+class FakeTrace:
+    nbytes = 4096
+
+    def __init__(self, slots: int = 4) -> None:
+        self.values = np.zeros((slots, 2))
+
+    def read(self) -> np.ndarray:
+        return self.values.copy()
+
+
 @dataclass
 class FakeLimiter:
     env_steps: int = 0
@@ -62,6 +72,7 @@ class FakeParameters:
 @dataclass
 class FakeStreams:
     stats: FakeBoard = field(default_factory=FakeBoard)
+    trace: FakeTrace = field(default_factory=FakeTrace)
     limiter: FakeLimiter = field(default_factory=FakeLimiter)
     replay: FakeReplay = field(default_factory=FakeReplay)
     parameters: FakeParameters = field(default_factory=FakeParameters)
@@ -70,7 +81,7 @@ class FakeStreams:
         return self.replay.committed()
 
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in (self.stats, self.limiter, self.replay, self.parameters))
+        return sum(part.nbytes for part in (self.stats, self.trace, self.limiter, self.replay, self.parameters))
 
     def step(self, env_steps: int, updates: int) -> None:
         """Let the run go on: one sampler in slot 2, the learner in slot 0."""

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from rlz.tracking.process import read_usage, started_at
-from rlz.tracking.snapshot import Reader, WorkerInfo, between
+from rlz.tracking.reading import Reader, WorkerInfo
+from rlz.tracking.snapshot import between
 from rlz.transport.stats import Stat, Waiting
 from support.tracking import FakeStreams, workers
 

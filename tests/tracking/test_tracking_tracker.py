@@ -12,8 +12,10 @@ from rich.console import Console
 
 from rlz.tracking import tracker
 from rlz.tracking.console import TerminalDisplay, clock, live_view, number
+from rlz.tracking.reading import Reader
 from rlz.tracking.sinks import Evaluation, InThread, TensorBoardFile
-from rlz.tracking.snapshot import Reader, between
+from rlz.tracking.snapshot import between
+from rlz.tracking.view import View
 from rlz.transport.stats import Stat, metric
 from support.tracking import EVALUATION, FakeStreams, config, lines, make, scalars_of, workers
 
@@ -269,7 +271,7 @@ def test_live_view_on_a_terminal(tmp_path):
     assert "sampler-0" in (tmp_path / "out.txt").read_text()
     with (tmp_path / "view.txt").open("w") as file:
         recorded = Console(width=100, record=True, file=file)
-        recorded.print(live_view("title", snapshot(), Evaluation.from_event(EVALUATION)))
+        recorded.print(live_view(View("title", snapshot(), Evaluation.from_event(EVALUATION))))
     text = recorded.export_text()
     for word in ("65.0 %", "env steps/s", "replay ratio", "learner", "MiB", "-150.0"):
         assert word in text

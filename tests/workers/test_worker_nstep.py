@@ -8,7 +8,7 @@ import pytest
 
 from rlz._native import FLAG_FIRST, FLAG_TERMINATED, FLAG_TRUNCATED
 from rlz.tracking import WorkerInfo
-from rlz.tracking.snapshot import Reader
+from rlz.tracking.reading import Reader
 from rlz.transport.stats import Stat
 from rlz.workers.sampler import Sampler
 from support.harness import Run, config

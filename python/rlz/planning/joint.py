@@ -25,7 +25,8 @@ from rlz.errors import in_one_line
 from rlz.placement import Place
 from rlz.system.notices import notices_to
 from rlz.tracking import WorkerInfo
-from rlz.tracking.snapshot import Reader, Reading, Snapshot, between
+from rlz.tracking.reading import Reader, Reading
+from rlz.tracking.snapshot import Snapshot, between
 from rlz.transport.stats import Stat
 from rlz.transport.streams import FIRST_WORKER_ID, Origin
 from rlz.workers.job import Job

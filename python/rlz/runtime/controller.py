@@ -243,6 +243,7 @@ class Controller:
         self.streams.reap(worker)
         for stat in (Stat.WAITING_FOR, Stat.HEARTBEAT):  # they were the dead one's, not its successor's
             self.streams.stats.set(slot.place.slot, stat, 0.0)
+        self.streams.trace.set(slot.place.slot, 1, 0.0)
         self._ids.append(worker)  # only now: no stream knows the id any more
         return ending
 

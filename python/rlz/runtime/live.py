@@ -60,7 +60,7 @@ def open_door(
             "policy": policy,
         }
 
-    served: dict[str, Readable] = {"stats": streams.stats, "limiter": streams.limiter}
+    served: dict[str, Readable] = {"stats": streams.stats, "trace": streams.trace, "limiter": streams.limiter}
     acting = job.graph.source or job.graph.sink
     for name in job.graph.of_kind("parameters", (*acting.takes, *acting.gives))[:1]:
         served["parameters"] = cast("ParameterStore", streams[name])
@@ -79,7 +79,7 @@ class Live:
     ----------
     pid : the controller.
     started : `time.monotonic()` when the run would have begun had it never been interrupted.
-    stats, limiter : the run's, always current; they can only be read.
+    stats, trace, limiter : the run's, always current; they can only be read.
     parameters : the newest parameters of what acts; None where the graph has none.
 
     Raises
@@ -101,6 +101,7 @@ class Live:
         try:
             self.pid = self._attached.pid
             self.stats: StatsBoard = self._attached.streams["stats"]
+            self.trace: StatsBoard = self._attached.streams["trace"]
             self.limiter: Limiter = self._attached.streams["limiter"]
             self.parameters: ParameterStore | None = self._attached.streams.get("parameters")
             if tuple(self.stats.names)[: len(STAT_NAMES)] != STAT_NAMES:

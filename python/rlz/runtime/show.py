@@ -14,7 +14,8 @@ from rlz.runtime.live import Live
 from rlz.system.files import TEMPORARY
 from rlz.tracking.console import clock, number, ratio
 from rlz.tracking.process import read_state, started_at
-from rlz.tracking.snapshot import Reader, Snapshot, WorkerSnapshot, between
+from rlz.tracking.reading import Reader
+from rlz.tracking.snapshot import Snapshot, WorkerSnapshot, between
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig

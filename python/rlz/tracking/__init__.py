@@ -4,7 +4,7 @@ The controller builds one `Tracker`, calls `tick` in its supervision loop and `f
 torch or TensorFlow, waits for a worker, or ends a run: an error in one sink turns that sink off with a line.
 """
 
-from rlz.tracking.snapshot import WorkerInfo
+from rlz.tracking.reading import WorkerInfo
 from rlz.tracking.tracker import Tracker
 
 __all__ = ["Tracker", "WorkerInfo"]

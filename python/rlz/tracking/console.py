@@ -19,6 +19,7 @@ from rich.text import Text
 
 from rlz.tracking.sinks import Evaluation
 from rlz.tracking.snapshot import Snapshot, WorkerSnapshot
+from rlz.tracking.view import View
 
 _MIB = 1024 * 1024
 
@@ -130,7 +131,7 @@ class TerminalDisplay:
         while self._lines:
             self._console.print(self._lines.popleft(), soft_wrap=True)
         if self._live is not None and self._snapshot is not None:
-            self._live.update(live_view(self._title, self._snapshot, self._evaluation), refresh=True)
+            self._live.update(live_view(View(self._title, self._snapshot, self._evaluation)), refresh=True)
 
 
 def plain_line(snapshot: Snapshot) -> Text:
@@ -158,8 +159,9 @@ def evaluation_line(evaluation: Evaluation) -> Text:
     return text
 
 
-def live_view(title: str, snapshot: Snapshot, evaluation: Evaluation | None) -> RenderableType:
+def live_view(view: View) -> RenderableType:
     """The whole live view: bar, numbers of the run, one line per worker."""
+    title, snapshot, evaluation = view.title, view.snapshot, view.evaluation
     bar = Table.grid(padding=(0, 1))
     done = 100 * snapshot.env_steps / max(1, snapshot.total_timesteps)
     bar.add_row(

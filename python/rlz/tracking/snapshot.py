@@ -1,29 +1,15 @@
-"""What a run looks like at one instant (`Reading`), and over the time between two instants (`Snapshot`).
+"""A run over the time between two readings (`Snapshot`), and as one line of its log.
 
-A reading holds absolute numbers only, so any two of them give rates: the log uses the last line's reading, the display
-one some seconds old. Nothing here waits for a worker; a worker that is gone keeps its last numbers.
+The log uses the last line's reading, the display one some seconds old.
 """
 
 import math
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rlz.placement import Place
-from rlz.tracking.process import ProcessUsage, read_usage
-from rlz.transport.stats import EPISODE_WINDOW, EVENT_WIDTH, LaneCounts, Stat, Waiting, at_end_names, metric
-
-WAITS: Mapping[str, tuple[Stat, Waiting]] = {
-    "limiter": (Stat.WAIT_LIMITER_S, Waiting.LIMITER),
-    "parameters": (Stat.WAIT_PARAMETERS_S, Waiting.PARAMETERS),
-    "batch": (Stat.WAIT_BATCH_S, Waiting.BATCH),
-}
-"""What a worker can wait for: the counter of ended waits, and the code of the one that is open."""
+from rlz.tracking.reading import WAITS, Reading, WorkerReading
+from rlz.transport.stats import PHASES, Stat, metric
 
 LEARNER_VALUES: Mapping[str, Stat] = {
     "train/actor_staleness": Stat.ACTOR_STALENESS,
@@ -38,172 +24,13 @@ LEARNER_VALUES: Mapping[str, Stat] = {
 
 
 @dataclass(frozen=True)
-class WorkerInfo:
-    """What the controller knows of one worker.
-
-    Attributes
-    ----------
-    name, role : of the worker and of its node.
-    slot : row of the worker in the stats board.
-    pid : process id of the present incarnation; 0 while there is none. In serial mode all share the controller's.
-    restarts : how often it was restarted, over the run.
-    lanes : environment slots that it steps.
-    progress : what it does, as its node says.
-    """
-
-    name: str
-    role: str
-    slot: int
-    pid: int
-    restarts: int = 0
-    lanes: tuple[int, ...] = ()
-    progress: str = "rows_written"
-
-    @staticmethod
-    def of(place: Place, pid: int, restarts: int = 0) -> "WorkerInfo":
-        """Describe the worker at a place."""
-        return WorkerInfo(place.name, place.role, place.slot, pid, restarts, place.lanes, progress=place.node.progress)
-
-
-@dataclass(frozen=True)
-class WorkerReading:
-    """One worker at one instant.
-
-    Attributes
-    ----------
-    stats : its row of the stats board [len(Stat) and the metrics].
-    usage : its process (None: gone).
-    rows, rows_lost : rows of its lanes over the run, and env steps without one.
-    """
-
-    info: WorkerInfo
-    stats: NDArray[np.float64]
-    usage: ProcessUsage | None
-    rows: int = 0
-    rows_lost: int = 0
-
-    def waited(self, reason: str, at: float) -> float:
-        """Seconds spent waiting for a reason so far, the wait that is open at `at` included."""
-        ended, code = WAITS[reason]
-        total = float(self.stats[ended])
-        if self.stats[Stat.WAITING_FOR] == code:
-            total += max(0.0, at - float(self.stats[Stat.WAITING_SINCE]))
-        return total
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Absolute numbers of a run at one instant (`at`: `time.monotonic()`). `metrics`: names of the algorithm's."""
-
-    at: float
-    env_steps: int
-    updates: int
-    rows: int
-    rows_lost: int
-    return_mean: float | None
-    length_mean: float | None
-    workers: tuple[WorkerReading, ...] = ()
-    metrics: tuple[str, ...] = ()
-    at_end: Mapping[str, float] = field(default_factory=dict)
-
-    def total(self, stat: Stat, progress: str | None = None) -> float:
-        """Sum of a stat over the workers (that do one thing)."""
-        return float(sum(w.stats[stat] for w in self.workers if progress in (None, w.info.progress)))
-
-    def learner(self) -> WorkerReading | None:
-        """The worker that makes updates, once it has been started."""
-        return next((w for w in self.workers if w.info.progress == "updates"), None)
-
-    def ready_at(self, progress: str) -> float | None:
-        """When the first worker that does something did it first (`time.monotonic()`); None before."""
-        times = [float(w.stats[Stat.READY_S]) for w in self.workers if w.info.progress == progress]
-        return min((t for t in times if t > 0), default=None)
-
-
-@dataclass
-class Reader:
-    """Takes readings of a run's streams.
-
-    Parameters
-    ----------
-    streams : `rlz.transport.Streams`; only read.
-    workers : gives every worker that has been started.
-    log_info : keys of numbers in the last info of an episode, as the run logs them.
-    """
-
-    streams: Any
-    workers: Callable[[], Sequence[WorkerInfo]]
-    log_info: Sequence[str] = ()
-    _episodes: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=EPISODE_WINDOW))
-    _cursors: dict[int, int] = field(default_factory=dict)
-
-    def read(self, now: float | None = None) -> Reading:
-        """Take a reading; some tens of microseconds per worker."""
-        at = time.monotonic() if now is None else now
-        infos = list(self.workers())
-        board = self.streams.stats.read()
-        usages: list[ProcessUsage | None] = []
-        seen = {0}
-        for info in infos:
-            # In serial mode all workers are one process: it counts once, for the first of them.
-            usages.append(read_usage(info.pid) if info.pid not in seen else None)
-            seen.add(info.pid)
-            if info.progress == "env_steps":
-                for event in self.events(info.slot):
-                    self._episodes.append(event)
-        env_steps = int(self.streams.limiter.env_steps)
-        steps = self.streams.limiter.lane_steps()
-        # Read after the steps: a row is committed before its step is counted, so what is missing is lost for good.
-        committed = self.streams.committed()
-        # The steps lie between the two looks at what is pending, which goes up before a step is counted.
-        pending_after = self.streams.stats.read()[:, Stat.ROWS_PENDING]
-        rows, lost = {}, {}
-        for info in infos:
-            counts = LaneCounts.of(board[info.slot], info.lanes, steps, committed)
-            pending = max(board[info.slot][Stat.ROWS_PENDING], pending_after[info.slot])
-            rows[info.name] = counts.rows
-            lost[info.name] = max(0, counts.env_steps - counts.rows - int(pending))
-        episodes = np.array(self._episodes)
-        return Reading(
-            at=at,
-            env_steps=env_steps,
-            updates=int(self.streams.limiter.updates),
-            rows=sum(rows.values()),
-            rows_lost=sum(lost.values()),
-            return_mean=float(np.mean(episodes[:, 0])) if len(episodes) else None,
-            length_mean=float(np.mean(episodes[:, 1])) if len(episodes) else None,
-            at_end=self._at_end(episodes),
-            workers=tuple(
-                WorkerReading(info, board[info.slot], usage, rows[info.name], lost[info.name])
-                for info, usage in zip(infos, usages, strict=True)
-            ),
-            metrics=tuple(self.streams.stats.names[len(Stat) :]),
-        )
-
-    def _at_end(self, episodes: NDArray[np.float64]) -> dict[str, float]:
-        """Means of the numbers of the last infos, each over the episodes that have it."""
-        means = {}
-        for index, name in enumerate(at_end_names(self.log_info) if len(episodes) else (), start=EVENT_WIDTH):
-            column = episodes[:, index]
-            if not np.isnan(column).all():
-                means[name] = float(np.nanmean(column))
-        return means
-
-    def events(self, slot: int) -> NDArray[np.float64]:
-        """Events that a worker pushed since the last call, oldest first: [n, event_width]."""
-        cursor, events = self.streams.stats.events(slot, self._cursors.get(slot, 0))
-        self._cursors[slot] = cursor
-        return events  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
 class WorkerSnapshot:
     """One worker over the time between two readings.
 
     `cpu_percent`: 100 is one core. `waits`: share of the time (0 to 1) by reason. `waiting_for` and `waiting_s`: the
     wait that is open now, "" and 0 when it works. `quiet_s`: time since its last sign of life, None before the first.
     `policy_lag`: of its actions in this time, None without any. Memory in bytes, None when the process is gone.
-    `resets`: share of the time (0 to 1) in resets of its environments.
+    `phases`: share of the time (0 to 1) by what it did, as in `PHASES`; `resets`: that of resets.
     """
 
     name: str
@@ -226,6 +53,7 @@ class WorkerSnapshot:
     quiet_s: float | None
     resets: float = 0.0
     rows_per_s: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -318,7 +146,46 @@ class Snapshot:
                 found[f"{prefix}/episodes_per_s"] = worker.episodes_per_s
             for reason, share in worker.waits.items():
                 found[f"{prefix}/wait_{reason}"] = share
+            for phase, share in worker.phases.items():
+                found[f"{prefix}/phase_{phase}"] = share
         return {tag: value for tag, value in found.items() if value is not None}
+
+    @staticmethod
+    def of_line(line: Mapping[str, Any], total_timesteps: int) -> "Snapshot":
+        """From a line of the log: what `scalars` gave; what no tag tells is 0, or unknown."""
+        at_end = {tag.removeprefix("rollout/"): line[tag] for tag in line if tag.startswith(_AT_END)}
+        named: dict[str, dict[str, Any]] = {}
+        for tag, value in line.items():
+            if tag.startswith("workers/"):
+                _, name, what = tag.split("/", 2)
+                named.setdefault(name, {})[what] = value
+        return Snapshot(
+            wall_s=line.get("wall_s") or 0.0,
+            env_steps=line.get("env_steps") or 0,
+            updates=line.get("updates") or 0,
+            frames=0,
+            total_timesteps=total_timesteps,
+            env_steps_per_s=line.get("time/env_steps_per_s") or 0.0,
+            updates_per_s=line.get("time/updates_per_s") or 0.0,
+            frames_per_s=line.get("time/frames_per_s") or 0.0,
+            replay_ratio=line.get("replay/ratio"),
+            replay_ratio_now=line.get("replay/ratio_now"),
+            policy_lag=line.get("replay/policy_lag"),
+            policy_lag_mean=None,
+            policy_version=line.get("train/policy_version") or 0,
+            return_mean=line.get("rollout/return_mean"),
+            length_mean=line.get("rollout/length_mean"),
+            at_end=at_end,
+            episodes=line.get("rollout/episodes") or 0,
+            rows=line.get("replay/rows") or 0,
+            rows_lost=line.get("replay/rows_lost") or 0,
+            evaluations=0,
+            evaluations_skipped=line.get("run/evaluations_skipped") or 0,
+            checkpoints=line.get("run/checkpoints") or 0,
+            restarts=line.get("run/restarts") or 0,
+            values={tag: value for tag, value in line.items() if tag.startswith("train/") and value is not None},
+            workers=tuple(_worker_of(name, values) for name, values in named.items()),
+        )
 
 
 def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snapshot:
@@ -377,6 +244,36 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
     )
 
 
+_AT_END = ("rollout/success_rate", "rollout/info/")
+
+
+def _worker_of(name: str, values: Mapping[str, Any]) -> WorkerSnapshot:
+    """A worker from its numbers in a line of the log; its process is not known."""
+    rates = {what: values.get(what) or 0.0 for what in ("env_steps_per_s", "updates_per_s", "episodes_per_s")}
+    progress = next((what for what in ("env_steps", "updates", "rows") if f"{what}_per_s" in values), "episodes")
+    return WorkerSnapshot(
+        name=name,
+        role=name.rpartition("-")[0] or name,
+        progress="rows_written" if progress == "rows" else progress,
+        pid=0,
+        restarts=values.get("restarts") or 0,
+        private=values.get("private_bytes"),
+        shared=values.get("shared_bytes"),
+        threads=values.get("threads"),
+        cpu_percent=values.get("cpu_percent"),
+        **rates,
+        policy_lag=values.get("policy_lag"),
+        rows_lost=values.get("rows_lost") or 0,
+        waits={reason: values[f"wait_{reason}"] or 0.0 for reason in WAITS if f"wait_{reason}" in values},
+        waiting_for="",
+        waiting_s=0.0,
+        quiet_s=values.get("quiet_s"),
+        resets=values.get("resets") or 0.0,
+        rows_per_s=values.get("rows_per_s") or 0.0,
+        phases={phase: values[f"phase_{phase}"] or 0.0 for phase in PHASES if f"phase_{phase}" in values},
+    )
+
+
 def _worker_between(
     old: WorkerReading | None, new: WorkerReading, old_at: float, new_at: float, seconds: float
 ) -> WorkerSnapshot:
@@ -397,6 +294,11 @@ def _worker_between(
     def grown(stat: Stat) -> float:
         return max(0.0, float(new.stats[stat]) - (float(old.stats[stat]) if old is not None else 0.0))
 
+    phases = {}
+    for name, phase in PHASES.items():
+        if (spent := new.spent(phase, new_at)) > 0:
+            before = old.spent(phase, old_at) if old is not None else 0.0
+            phases[name] = min(1.0, max(0.0, spent - before) / seconds)
     lags = grown(Stat.POLICY_LAG_COUNT)
     heartbeat = float(new.stats[Stat.HEARTBEAT])
     return WorkerSnapshot(
@@ -420,4 +322,5 @@ def _worker_between(
         quiet_s=max(0.0, new_at - heartbeat) if heartbeat > 0 else None,
         resets=min(1.0, grown(Stat.RESET_S) / seconds),
         rows_per_s=grown(Stat.ROWS_WRITTEN) / seconds,
+        phases=phases,
     )

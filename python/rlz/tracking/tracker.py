@@ -19,6 +19,7 @@ from rlz.system.files import replace_file
 from rlz.tracking.console import Display, NoDisplay, TerminalDisplay
 from rlz.tracking.growing_file import NotWrittenError
 from rlz.tracking.process import started_at
+from rlz.tracking.reading import WAITS, Reader, Reading, WorkerInfo
 from rlz.tracking.sinks import (
     WANDB_MISSING,
     Evaluation,
@@ -30,7 +31,7 @@ from rlz.tracking.sinks import (
     TensorBoardFile,
     WandbSink,
 )
-from rlz.tracking.snapshot import WAITS, Reader, Reading, Snapshot, WorkerInfo, between
+from rlz.tracking.snapshot import Snapshot, between
 from rlz.transport import Streams
 from rlz.transport.stats import Stat
 

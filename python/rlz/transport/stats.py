@@ -1,13 +1,13 @@
 """Names of the numbers on the stats board, and a worker's own row of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, auto
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlz._native import StatsBoard
+from rlz._native import PhaseClock, StatsBoard
 
 EVENT_WIDTH = 12
 """Numbers per event, without those of the last info (`at_end_names`).
@@ -62,6 +62,20 @@ class Stat(IntEnum):
     """Counter: seconds the learner waited for a batch."""
     RESET_S = auto()
     """Counter: seconds a sampler's environments took to reset after their episodes."""
+    ACT_S = auto()
+    """Counter: seconds in which a sampler chose actions."""
+    ENVIRONMENT_S = auto()
+    """Counter: seconds in steps of a sampler's environments."""
+    COPY_S = auto()
+    """Counter: seconds in which a sampler wrote rows and counted them."""
+    DRAW_S = auto()
+    """Counter: seconds in which the learner drew batches; a wait for one is not in it."""
+    UPDATE_S = auto()
+    """Counter: seconds in updates."""
+    EVALUATE_S = auto()
+    """Counter: seconds in evaluations."""
+    OTHER_S = auto()
+    """Counter: seconds of a worker between all those; in serial mode those of the others' turns as well."""
     WAITING_FOR = auto()
     """Gauge: what the worker waits for right now, a `Waiting`."""
     WAITING_SINCE = auto()
@@ -116,6 +130,22 @@ class Stat(IntEnum):
     """Gauge: `time.monotonic()` when the run would have begun had it never been interrupted; the same in every row."""
 
 
+PHASES: Mapping[str, Stat] = {
+    "act": Stat.ACT_S,
+    "environment": Stat.ENVIRONMENT_S,
+    "reset": Stat.RESET_S,
+    "copy": Stat.COPY_S,
+    "draw": Stat.DRAW_S,
+    "update": Stat.UPDATE_S,
+    "publish": Stat.PUBLISH_S,
+    "evaluate": Stat.EVALUATE_S,
+    "other": Stat.OTHER_S,
+}
+"""Where a worker's time goes while it works: counters of seconds by name. The waits come on top."""
+
+TRACE_EVENTS = 4096
+"""Phases of a worker that the trace keeps: of the fastest one, those of some 50 ms."""
+
 TOTALS = (
     *(Stat.ENV_STEPS, Stat.FRAMES, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
     *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.PUBLISH_S),
@@ -143,6 +173,13 @@ class Waiting(IntEnum):
     LIMITER = 1
     PARAMETERS = 2
     BATCH = 3
+
+
+def make_trace(slots: int, run_id: int = 0) -> StatsBoard:
+    """Make the board on which workers keep the time line of their newest phases (`rlz._native.PhaseClock`)."""
+    return StatsBoard.create(
+        slots=slots, names=("phase", "since"), event_width=3, event_capacity=TRACE_EVENTS, run_id=run_id
+    )
 
 
 class LaneCounts(NamedTuple):
@@ -176,13 +213,19 @@ class StatsRow:
     ----------
     board : the run's stats board.
     slot : row; one worker writes it.
+    trace : for the time line of the worker's phases (`make_trace`).
+
+    Attributes
+    ----------
+    enter : ends the phase that the worker is in, and begins another: the counter of its seconds, a `Stat`.
     """
 
-    __slots__ = ("_board", "_slot")
+    __slots__ = ("_board", "_slot", "enter")
 
-    def __init__(self, board: StatsBoard, slot: int) -> None:
+    def __init__(self, board: StatsBoard, slot: int, trace: StatsBoard | None = None) -> None:
         self._board = board
         self._slot = slot
+        self.enter = PhaseClock(board, slot, trace).enter
 
     def set(self, stat: int, value: float) -> None:
         """Set a gauge."""

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, cast
 
 from rlz._native import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 from rlz.errors import GraphError
 from rlz.graph import MOST_LEASES, Graph, Node, Stream
 from rlz.placement import Place, Placement
-from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, STAT_NAMES, at_end_names
+from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, STAT_NAMES, StatsRow, at_end_names, make_trace
 
 CONTROLLER_ID = 1
 """Worker id of the controller itself on all streams."""
@@ -17,7 +17,7 @@ CONTROLLER_ID = 1
 FIRST_WORKER_ID = 2
 LAST_WORKER_ID = 1022
 
-LIMITER, STATS = "limiter", "stats"
+LIMITER, STATS, TRACE = "limiter", "stats", "trace"
 """Names of the descriptors that every worker gets; no stream of a graph is called so."""
 
 Made = Replay | TrajectoryQueue | ParameterStore
@@ -88,6 +88,7 @@ class Streams:
     graph, placement : of the run.
     limiter : env steps, updates, and the ratio between them.
     stats : numbers for people and logs.
+    trace : time line of the workers' newest phases.
     named : all others, by the names that the graph gives them.
     ends : names of those that this side takes or gives; the sink has that of the first rows too, to count them.
     """
@@ -96,6 +97,7 @@ class Streams:
     placement: Placement
     limiter: Limiter
     stats: StatsBoard
+    trace: StatsBoard
     named: Mapping[str, Made]
     ends: tuple[str, ...]
 
@@ -135,6 +137,7 @@ class Streams:
                 event_capacity=EVENT_CAPACITY,
                 run_id=origin.run_id,
             ),
+            trace=make_trace(len(placement.places(graph)), origin.run_id),
             named={
                 one.name: _KINDS[one.kind].create(one, placement, placement.takers(graph, one.name), origin)
                 for one in graph.streams
@@ -175,6 +178,10 @@ class Streams:
         """Every worker of the run, in the order of their start."""
         return self.placement.places(self.graph)
 
+    def row(self, slot: int) -> StatsRow:
+        """A worker's own row of the stats board, with its time line."""
+        return StatsRow(self.stats, slot, self.trace)
+
     def committed(self) -> list[int]:
         """Rows that each lane has got from its environment; where none are kept, its env steps."""
         name = self.graph.written
@@ -184,14 +191,14 @@ class Streams:
         """Those that a worker has: what its node takes and gives."""
         counted = (self.graph.written,) if node == self.graph.sink else ()
         named = {name: made for name, made in self.named.items() if name in (*node.ends, *counted)}
-        return Streams(self.graph, self.placement, self.limiter, self.stats, named, node.ends)
+        return replace(self, named=named, ends=node.ends)
 
     def fds(self, node: Node) -> dict[str, list[int]]:
         """Descriptors that a worker needs for `attach`; pass them on with `subprocess.Popen(pass_fds=...)`.
 
         They stay this object's. What the node does not give, it gets no writable memory of where there is a choice.
         """
-        found = {LIMITER: [self.limiter.fd], STATS: [self.stats.fd]}
+        found = {LIMITER: [self.limiter.fd], STATS: [self.stats.fd], TRACE: [self.trace.fd]}
         for name, made in self.of(node).named.items():
             found[name] = list(_KINDS[self.graph.stream(name).kind].fds(made, name in node.gives))
         return found
@@ -220,10 +227,11 @@ class Streams:
             placement=placement,
             limiter=Limiter.attach(*fds[LIMITER]),
             stats=StatsBoard.attach(*fds[STATS]),
+            trace=StatsBoard.attach(*fds[TRACE]),
             named={
                 name: _KINDS[graph.stream(name).kind].attach(some, name in node.gives)
                 for name, some in fds.items()
-                if name not in (LIMITER, STATS)
+                if name not in (LIMITER, STATS, TRACE)
             },
             ends=node.ends,
         )
@@ -239,11 +247,11 @@ class Streams:
 
     def nbytes(self) -> int:
         """Bytes of shared memory."""
-        return sum(part.nbytes for part in (self.limiter, self.stats, *self.named.values()))
+        return sum(part.nbytes for part in (self.limiter, self.stats, self.trace, *self.named.values()))
 
     def close(self) -> None:
         """Let go of the memory in this process. Others do not notice: `limiter.cancel()` is what ends their waits."""
-        for part in (self.limiter, self.stats, *self.named.values()):
+        for part in (self.limiter, self.stats, self.trace, *self.named.values()):
             part.close()
 
     def _one(self, kind: str) -> Made:

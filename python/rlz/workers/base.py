@@ -225,7 +225,6 @@ class OpenWait:
 
     def __init__(self, row: "StatsRow") -> None:
         self._row = row
-        self._since: float | None = None
         self._total: Stat | None = None
 
     def begin(self, reason: "Waiting", total: "Stat") -> None:
@@ -235,21 +234,21 @@ class OpenWait:
         if self._total == total:
             return
         self.end()
-        self._since, self._total = time.monotonic(), total
-        self._row.set(Stat.WAITING_SINCE, self._since)
+        self._total = total
+        self._row.set(Stat.WAITING_SINCE, time.monotonic())
         self._row.set(Stat.WAITING_FOR, float(reason))
+        self._row.enter(total)
 
     def end(self) -> None:
         """The worker works again; a sign of life. Nothing when no wait is open."""
-        if self._since is None or self._total is None:
+        if self._total is None:
             return
         from rlz.transport.stats import Stat
 
-        now = time.monotonic()
-        self._row.set(Stat.HEARTBEAT, now)
+        self._row.set(Stat.HEARTBEAT, time.monotonic())
         self._row.set(Stat.WAITING_FOR, 0.0)
-        self._row.add(self._total, now - self._since)
-        self._since = self._total = None
+        self._row.enter(Stat.OTHER_S)
+        self._total = None
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from rlz.errors import CheckpointError, WaitTimeoutError
 from rlz.policy import read_parameters
 from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
 from rlz.system.notices import notice
-from rlz.transport.stats import Stat, StatsRow, Waiting, at_end_keys
+from rlz.transport.stats import Stat, Waiting, at_end_keys
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import Evaluation, evaluation_seeds, held_out_seeds, own_globals, play
@@ -57,7 +57,7 @@ class Evaluator:
         data = config.data()
         self._free = isinstance(data, Replay) and data.ratio is None
         self._env_spec = spec.environment()
-        self._stats = StatsRow(streams.stats, spec.slot)
+        self._stats = streams.row(spec.slot)
         # Deterministic actions draw nothing; the seed only has to exist.
         seed = stream(config.seed, Role.EVALUATION, worker=spec.index, incarnation=spec.incarnation)
         acts = spec.answers().policy
@@ -129,12 +129,14 @@ class Evaluator:
         if not final:
             self._skip(env_steps // self._config.eval_every - self._due // self._config.eval_every)
         self._policy.load(self._parameters)
+        self._stats.enter(Stat.EVALUATE_S)
         result = play(
             *(self._env, self._policy, self._env_spec, self._seeds),
             at_end=at_end_keys(self._config.log_info),
             go_on=self._may_go_on,
             played=self._played,
         )
+        self._stats.enter(Stat.OTHER_S)
         if result is None:
             return
         self._scored = version

@@ -44,7 +44,7 @@ from rlz.records.salvage import with_salvaged_rows
 from rlz.system.files import replace_file
 from rlz.system.memory import limits
 from rlz.system.notices import notice
-from rlz.transport.stats import Stat, StatsRow, Waiting, metric
+from rlz.transport.stats import Stat, Waiting, metric
 from rlz.workers.base import OpenWait, WorkerSpec
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Learner:
             # Adam's second moments decay into denormals, which are a hundred times slower. Not in serial mode, whose
             # process runs environments too: the setting changes their arithmetic.
             torch.set_flush_denormal(True)
-        self._stats = StatsRow(streams.stats, spec.slot)
+        self._stats = streams.row(spec.slot)
         self._wait = OpenWait(self._stats)  # over several slices, with chores between them
         data = config.data()
         assert isinstance(data, Replay)
@@ -257,6 +257,7 @@ class Learner:
         return 0 if self._spec.resume is None else self._streams.limiter.learning_starts + done
 
     def _next_batch(self, timeout: float | None) -> Batch | None:
+        self._stats.enter(Stat.DRAW_S)
         batch = self._batches.next()
         if batch is None:
             # Updates have been granted, so in lock step (timeout 0) the batch is worth waiting for as well.
@@ -269,6 +270,7 @@ class Learner:
     def _update(self, batch: Batch) -> None:
         """One update, of rows from the host."""
         rate = self._rate()
+        self._stats.enter(Stat.UPDATE_S)
         try:
             td_errors = self._engine.update(batch, rate)
         except NonFiniteError as error:
@@ -284,8 +286,10 @@ class Learner:
     def _launch(self, mirror: DeviceReplay, count: int) -> None:
         """All updates that are granted, of rows on the device."""
         assert isinstance(self._engine, Engine)
+        self._stats.enter(Stat.DRAW_S)
         mirror.follow()
         rate = self._rate()
+        self._stats.enter(Stat.UPDATE_S)
         try:
             self._engine.launch(count, rate)
         except NonFiniteError as error:
@@ -304,6 +308,7 @@ class Learner:
 
     def _account(self, count: int) -> None:
         """Count updates that are done, and publish."""
+        self._stats.enter(Stat.OTHER_S)
         self._pending += count
         self._updates += count
         self._frames += count * self._batch_size
@@ -458,13 +463,13 @@ class Learner:
     # -- publication, metrics, checkpoints -------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        begin = time.perf_counter()
+        self._stats.enter(Stat.PUBLISH_S)
         now = time.monotonic()
         counts = {"env_steps": self._streams.limiter.env_steps, "updates": self._updates}
         self._published(self._publication.take(self._engine.actor_parameters(), **counts))
         self._published(self._publication.finish(wait=self._version == 0 or self._config.mode == "serial"))
         self._interval.begin(now)
-        self._stats.add(Stat.PUBLISH_S, time.perf_counter() - begin)
+        self._stats.enter(Stat.OTHER_S)
 
     def _published(self, version: int | None) -> None:
         if version is not None:

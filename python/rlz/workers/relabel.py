@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlz._native import RUNNING, Replay
 from rlz.dtypes import numpy_dtype
 from rlz.errors import GraphError, RlzError
-from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, Stat, StatsRow, at_end_names
+from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, Stat, at_end_names
 from rlz.workers.base import WorkerSpec
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Relabeller:
         self._limiter = streams.limiter
         self._board = streams.stats
         self._event_width = EVENT_WIDTH + len(at_end_names(streams.graph.log_info))
-        self._stats = StatsRow(streams.stats, spec.slot)
+        self._stats = streams.row(spec.slot)
         self._from, self._into = (cast("Replay", streams[name]) for name in (takes[0], gives[0]))
         if self._from.fields != self._into.fields:
             raise GraphError(f"streams {takes[0]!r} and {gives[0]!r} have other fields; rows are changed in place")

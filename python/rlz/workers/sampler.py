@@ -17,7 +17,7 @@ from rlz.answers import Replay, Rollout
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
-from rlz.transport.stats import Stat, StatsRow, Waiting, at_end_keys
+from rlz.transport.stats import Stat, Waiting, at_end_keys
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
 from rlz.workers.global_random import seed_globals
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 FLUSH_EVERY_S = 0.1
 """Seconds between two writes of the running counts to the stats board."""
+
+_ACT, _ENVIRONMENT, _COPY, _OTHER = map(int, (Stat.ACT_S, Stat.ENVIRONMENT_S, Stat.COPY_S, Stat.OTHER_S))
+"""Phases of each step."""
 
 VERSION_POLL_S = 0.2
 """Seconds of one wait for the first parameters, between looks at the run's state."""
@@ -51,7 +54,8 @@ class Sampler:
         config = self._config = spec.run_config()
         env_spec = spec.environment()
         self._lanes = list(spec.lanes)
-        self._stats = StatsRow(streams.stats, spec.slot)
+        self._stats = streams.row(spec.slot)
+        self._enter = self._stats.enter
         own = stream(config.seed, Role.GLOBALS, worker=spec.index, incarnation=spec.incarnation)
         seed_globals(own)  # a constructor may draw already
         self._envs = [Environment(make(config, index=lane), env_spec, spec.name) for lane in self._lanes]
@@ -113,6 +117,7 @@ class Sampler:
         if granted == 0:
             self._flush()
             return False
+        self._enter(_ACT)
         if self._warming_up:
             version = self._choose_warming_up(timeout)
             if version is None:
@@ -126,6 +131,7 @@ class Sampler:
         for i, ticket in enumerate(tickets.tolist()):
             if ticket >= 0:
                 self._transition(i, ticket, version)
+        self._enter(_OTHER)
         return True
 
     def close(self) -> None:
@@ -174,7 +180,9 @@ class Sampler:
         else:
             self._pending_lag += self._latest() - version
             self._pending_lag_count += 1
+        self._enter(_ENVIRONMENT)
         reward, terminated, truncated = self._envs[i].step(action, next_obs)
+        self._enter(_COPY)
         self._record(i, reward, terminated, truncated, version)
         if self._folds:
             self._note_open()  # before the step is counted, so that its row is not missing
@@ -199,9 +207,9 @@ class Sampler:
         stats.push_event(episode, self._envs[i].at_end(self._at_end))
         self._returns[i] = 0.0
         self._lengths[i] = 0
-        begin = time.monotonic()
+        self._enter(Stat.RESET_S)
         self._envs[i].reset(self._obs[i])
-        stats.add(Stat.RESET_S, time.monotonic() - begin)
+        self._enter(_COPY)
 
     def _choose_warming_up(self, timeout: float | None) -> int | None:
         """Choose actions while some tickets are below `learning_starts`; None when the first parameters are missing."""

@@ -14,6 +14,7 @@ mod failure;
 mod limiter;
 mod memory;
 mod parameters;
+mod phases;
 mod policy;
 mod prioritized;
 mod process;
@@ -70,6 +71,8 @@ mod _native {
     #[pymodule_export]
     use crate::tail::ReplayTail;
 
+    #[pymodule_export]
+    use crate::phases::PhaseClock;
     #[pymodule_export]
     use crate::stats::StatsBoard;
 

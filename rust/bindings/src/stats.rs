@@ -21,6 +21,10 @@ impl StatsBoard {
     fn new(board: core::StatsBoard) -> Self {
         Self { board: Handle::new("stats board", Arc::new(board)) }
     }
+
+    pub(crate) fn board(&self) -> Result<Arc<core::StatsBoard>> {
+        self.board.get()
+    }
 }
 
 #[pymethods]

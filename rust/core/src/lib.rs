@@ -25,6 +25,7 @@ pub mod limiter;
 pub mod memory;
 pub mod owner;
 pub mod parameters;
+pub mod phases;
 pub mod policy;
 pub mod queue;
 pub mod replay;
