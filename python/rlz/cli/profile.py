@@ -79,7 +79,6 @@ def profile(
     """Show and measure the machine; with --env, what it reaches there: kept, so that `rlz train` plans with it."""
     from rich.console import Console
 
-    from rlz.planning.limits import limits
     from rlz.planning.planner import plan as make_plan
     from rlz.planning.report import show, show_plan
 
@@ -91,7 +90,7 @@ def profile(
     run = None if resolved is None else resolved.config
     found = _measure(run, budget, fresh, errors)
     plan = make_plan(resolved.config, resolved.given(), found) if explain else None
-    values = found.to_json() | {"limits": [limit._asdict() for limit in limits(found)]}
+    values = found.to_json()
     if plan is not None:
         values["plan"] = plan.model_dump(mode="json")
     text = json.dumps(values, indent=2)

@@ -22,11 +22,10 @@ from rlz.planning.model import DEFAULT_SPIN, Setting, setting_of
 from rlz.planning.needs import STEPPER_BYTES
 from rlz.planning.planner import open_settings
 from rlz.planning.profile_model import Joint, Profile, Workload
-from rlz.system.cores import ladder
+from rlz.system.cores import busy_s, ladder
 from rlz.system.descendants import ended_afterwards
 from rlz.system.detect import Hardware, Roots, detect
 from rlz.system.memory import limits
-from rlz.system.surroundings import busy_s
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig

@@ -20,7 +20,7 @@ from rlz.system.detect import Hardware
 if TYPE_CHECKING:
     from rlz.config import RunConfig
 
-FORMAT: Literal[3] = 3
+FORMAT: Literal[4] = 4
 
 _WORKLOAD = (
     "algo",
@@ -132,7 +132,6 @@ class Copy(Figures):
 class UpdateRate(Figures):
     """Updates alone. `ready_s`: until the first three were done, compilation included where it was needed.
 
-    `flops`, `state_bytes`: work of one (`rlz.planning.work`).
     `launch`: updates that the device makes without the host.
     """
 
@@ -144,8 +143,6 @@ class UpdateRate(Figures):
     updates_per_s: float
     frames_per_s: float
     ready_s: float
-    flops: float = 0.0
-    state_bytes: float = 0.0
     launch: int = 1
 
 
@@ -181,7 +178,7 @@ class Joint(Figures):
 class Profile(Figures):
     """Everything about a machine and, for one workload, what it reaches. Parts that did not fit are empty."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     date: str
     hardware: Hardware
     workload: Workload | None = None

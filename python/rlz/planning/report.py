@@ -6,7 +6,6 @@ from rich.text import Text
 
 from rlz.bench.report import figure
 from rlz.planning.hints import hints
-from rlz.planning.limits import limits
 from rlz.planning.model import DEFAULT_SPIN, bound
 from rlz.planning.plan import Plan, explain
 from rlz.planning.profile_model import Profile, Sampling, Transport
@@ -31,7 +30,6 @@ def show(profile: Profile, console: Console) -> None:
         if profile.joint:
             title = "Samplers and learner together (waits: part of the time, samplers/learner)"
             parts += [Text(), _title(title), _joint(profile)]
-        parts += [Text(), _title("Limits"), _limits(profile)]
         parts += [Text(f"hint: {hint}", "yellow") for hint in hints(profile)]
     parts += [Text(f"not measured within {profile.budget_s:.0f} s: {name}", "dim") for name in profile.skipped]
     console.print(Group(*parts))
@@ -164,14 +162,6 @@ def _joint(profile: Profile) -> Table:
             f"{one.sampler_waits:.0%}/{one.learner_waits + one.batch_waits:.0%}",
             bound(profile, one),
         )
-    return table
-
-
-def _limits(profile: Profile) -> Table:
-    table = _table()
-    for limit in limits(profile):
-        reached = "" if limit.reached is None else f"{limit.reached:.0%} "
-        table.add_row(limit.name, f"{limit.bound}, {reached}{limit.text}")
     return table
 
 

@@ -31,7 +31,6 @@ from rlz.learning.executors import EagerExecutor
 from rlz.learning.precision import capability
 from rlz.planning.products import Products, has
 from rlz.planning.tasks import Task, run, threads_in_words
-from rlz.planning.work import Work, work_of_update
 
 ROWS = 4096
 WARM_UP = 3
@@ -57,7 +56,6 @@ class Bench:
         self._products = Products(256, threads)
         self._compilations: dict[tuple[str, int], Compilation] = {}
         self._loaded: dict[tuple[str, int], Any] = {}
-        self._works: dict[int, Work] = {}
 
     def prepare(self) -> None:
         """Start to compile the run's update, where it is not in the cache; others are measured meanwhile."""
@@ -109,8 +107,7 @@ class Bench:
             torch.set_num_threads(threads)
             update = self._executor(algorithm, draw, executor, patient=batch_size == self._config.replay().batch)
             found, ready = rate(update, algorithm, draw, self._seconds, begin)
-            work_of_one = self._work(algorithm, draw)
-            return self._rate("cpu", executor, precision, batch_size, threads, found, ready, work_of_one)
+            return self._rate("cpu", executor, precision, batch_size, threads, found, ready)
 
         return Task(name, work)
 
@@ -168,9 +165,7 @@ class Bench:
                     updates.close()
             finally:
                 torch.set_float32_matmul_precision("highest")
-            return self._rate(
-                card, executor, precision, batch_size, 1, found, ready, self._work(algorithm, draw), launch
-            )
+            return self._rate(card, executor, precision, batch_size, 1, found, ready, launch)
 
         name = f"updates on {card}, {executor}, {precision}, batch {batch_size}, {launch} in a launch"
         return Task(name, work)
@@ -178,14 +173,6 @@ class Bench:
     def _algorithm(self, precision: str) -> Algorithm[Any]:
         config = self._config
         return make_algorithm(config.algo, config.model_dump(), self._env_spec).in_precision(precision)
-
-    def _work(self, algorithm: Algorithm[Any], draw: "Draw") -> Work:
-        if draw.batch_size not in self._works:
-            state = algorithm.init(torch.Generator().manual_seed(1))
-            noise = torch.zeros(algorithm.noise_shape(draw.batch_size))
-            rate = torch.full((), 3e-4, dtype=torch.float64)
-            self._works[draw.batch_size] = work_of_update(algorithm, state, draw(), noise, rate)
-        return self._works[draw.batch_size]
 
     @staticmethod
     def _rate(
@@ -196,12 +183,11 @@ class Bench:
         threads: int,
         per_second: float,
         ready: float,
-        work: Work,
         launch: int = 1,
     ) -> dict[str, Any]:
         rates = {"updates_per_s": per_second, "frames_per_s": per_second * batch_size, "ready_s": ready}
         what = {"device": device, "executor": executor, "precision": precision, "batch_size": batch_size}
-        return {"update": {**what, "threads": threads, "launch": launch, **rates, **work._asdict()}}
+        return {"update": {**what, "threads": threads, "launch": launch, **rates}}
 
 
 class Draw:

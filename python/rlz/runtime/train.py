@@ -319,11 +319,9 @@ def _attached(start: Launch, signals: StopSignals) -> "Callbacks | None":
 
 
 def _verifier(config: "RunConfig", prediction: "Prediction") -> "Observer":
-    from rlz.planning import cache
     from rlz.planning.verify import Verifier
 
-    profile = cache.load(config).profile
-    return Verifier(prediction, config, sampling=None if profile is None else profile.sampling).look
+    return Verifier(prediction, config).look
 
 
 def _serial(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
