@@ -23,6 +23,7 @@ from rlz.errors import RlzError, UsageError, check_platform
 COMMANDS = {
     "train": "Train an agent; the main job.",
     "eval": "Play episodes with the policy of a run; make a video.",
+    "watch": "Show a run in the browser: curves, where the time goes, video.",
     "runs": "List runs; explain one, also while it hangs.",
     "bench": "Measure training, replay and sampling, beside other libraries.",
     "profile": "Show the hardware, and what sampling, replay and updates reach on it.",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from rlz.errors import CheckpointError
+
 _LOCK = ".lock"
 _TAIL = 65536
 """Bytes at the end of metrics.jsonl that are searched for its last whole line."""
@@ -93,6 +95,27 @@ def _read_run(path: Path) -> RunInfo:
         best_return=max([*returns, *([] if best is None else [best])], default=None),
         held_out_return=best_return(path, "held_out"),
     )
+
+
+def find_run(run: str | Path, runs_dir: str | Path = "runs") -> Path:
+    """The folder of a run that a user names (absolute).
+
+    Parameters
+    ----------
+    run : its folder, its name in `runs_dir`, a folder of runs (its newest one), or "last": the newest of `runs_dir`.
+
+    Raises
+    ------
+    CheckpointError
+        There is none.
+    """
+    given = Path(runs_dir if str(run) == "last" else run).expanduser()
+    for folder in (given, Path(runs_dir).expanduser() / given):
+        if (folder / "config.toml").is_file():
+            return folder.absolute()
+        if found := list_runs(folder):
+            return found[-1].path.absolute()
+    raise CheckpointError(f"{run}: there is no run, and no folder of runs. `rlz runs` lists the runs")
 
 
 def last_line(path: Path) -> dict[str, Any]:

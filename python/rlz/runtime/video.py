@@ -41,7 +41,11 @@ def check_video(path: Path) -> None:
         raise RlzError(NO_WRITER)
     if not path.absolute().parent.is_dir():
         raise RlzError(f"--video {path}: there is no folder {path.absolute().parent}")
-    # These are read when mujoco and pygame are imported, which is later.
+    without_screen()
+
+
+def without_screen() -> None:
+    """Choose a way to render where there is no screen, before mujoco and pygame are imported, which read it."""
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         if "MUJOCO_GL" not in os.environ and ctypes.util.find_library("EGL") is not None:
@@ -123,10 +127,11 @@ def recorder(video: Path | None, env: "Environment", metadata: Any) -> Iterator[
     except (OSError, ValueError, RuntimeError) as error:
         raise RlzError(f"--video {video}: {error}. Use a name such as run.mp4 or run.gif") from error
     with writer:
-        yield lambda frame: writer.append_data(_checked(frame))
+        yield lambda frame: writer.append_data(checked(frame))
 
 
-def _checked(frame: Any) -> Any:
+def checked(frame: Any) -> Any:
+    """The frame, if it is one; else EnvError."""
     array = np.asarray(frame)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (3, 4):
         raise EnvError(

@@ -1,0 +1,136 @@
+"""`rlz watch`: the server's process, and starting one beside a run."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import webbrowser
+from pathlib import Path
+
+import uvicorn
+
+from rlz.errors import RlzError
+from rlz.watch.access import Tokens
+from rlz.watch.server import Server
+
+HOST = "127.0.0.1"
+NICE = 10
+"""The page gets what a run leaves over."""
+
+MOST_CONNECTIONS = 64
+PATIENCE_S = 600.0
+"""A server that was started beside a run (`--watch`) ends so long after the run when nobody looks."""
+
+START_S = 20.0
+
+
+def watch(run: Path, *, port: int = 0, open_page: bool = False, leave: bool = False) -> None:
+    """Serve the page of a run until Ctrl-C.
+
+    Parameters
+    ----------
+    run : run folder.
+    port : on 127.0.0.1; 0: a free one.
+    open_page : in the browser of this machine.
+    leave : end `PATIENCE_S` after the run when nobody looks.
+
+    Raises
+    ------
+    RlzError
+        The port is taken.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, port))
+        except OSError as error:
+            raise RlzError(f"--port {port} on {HOST}: {error.strerror}. Leave it out for a free one") from error
+        port = listening.getsockname()[1]
+        tokens = Tokens()
+        server = Server(run, tokens)
+        for line in announcement(run, port, tokens):
+            print(line, flush=True)
+        os.nice(NICE)
+        settings = uvicorn.Config(
+            server.app(),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=3,
+            ws="none",
+        )
+        running = uvicorn.Server(settings)
+        server.ending = lambda: running.should_exit
+        if open_page:
+            threading.Timer(0.5, webbrowser.open, [address(port, tokens)]).start()
+        if leave:
+            threading.Thread(target=_leave, args=(server, running), daemon=True).start()
+        try:
+            running.run(sockets=[listening])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.close()
+
+
+def address(port: int, tokens: Tokens) -> str:
+    """The page's address, with the token for looking."""
+    return f"http://{HOST}:{port}/?token={tokens.look}"
+
+
+def announcement(run: Path, port: int, tokens: Tokens) -> list[str]:
+    """What is printed at the start."""
+    user, host = os.environ.get("USER") or os.environ.get("LOGNAME") or "USER", socket.gethostname()
+    return [
+        f"{run.name}: {address(port, tokens)}",
+        f"from another machine: ssh -N -L {port}:{HOST}:{port} {user}@{host}   (then open the same address there)",
+        f"to stop the run from the page, it asks for: {tokens.control}",
+    ]
+
+
+def start_beside(run: Path) -> list[str]:
+    """Start a server beside a run, in a session of its own, and return what it has printed.
+
+    It outlives the run and this process. What it says later goes to `logs/watch.log`.
+
+    Raises
+    ------
+    RlzError
+        It did not start.
+    """
+    command = [sys.executable, "-P", "-m", "rlz", "watch", str(run), "--leave"]
+    log = run / "logs" / "watch.log"
+    with log.open("ab") as output:
+        # A child of a child: this process ends what it has started itself.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, start_new_session=True
+        )
+    assert process.stdout is not None
+    lines: list[str] = []
+    until = time.monotonic() + START_S
+    while len(lines) < 3 and (left := until - time.monotonic()) > 0:
+        if select.select([process.stdout], [], [], left)[0]:
+            text = process.stdout.readline()
+            if not text:
+                break
+            lines.append(text.decode(errors="replace").rstrip())
+    process.stdout.close()
+    if len(lines) < 3:
+        process.kill()
+        process.wait()
+        raise RlzError(f"the page did not start; see {log}")
+    return lines
+
+
+def _leave(server: Server, running: uvicorn.Server) -> None:
+    since = time.monotonic()
+    while not running.should_exit:
+        time.sleep(5.0)
+        if server.looking or server.alive():
+            since = time.monotonic()
+        running.should_exit = time.monotonic() - since >= PATIENCE_S
