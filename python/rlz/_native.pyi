@@ -647,7 +647,7 @@ class Limiter:
         One learner at a time: TransportError while another handle or worker has its place (until closed or reaped).
         """
     def complete_updates(self, count: int) -> None:
-        """Count updates that were granted and are done."""
+        """Count updates that are done: granted ones, or any of a run without a ratio."""
     def stop(self) -> None:
         """RUNNING -> STOPPING; wakes everyone."""
     def finish(self) -> None:

@@ -60,27 +60,32 @@ class Replay:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The algorithm learns from segments of consecutive steps, first in, first out.
+    """The algorithm learns from segments of consecutive steps, first in, first out: as many at a time as the run has
+    environments, which are one rollout.
 
     Attributes
     ----------
     fields : of one step.
     length : steps of a segment.
-    segments : of a batch.
-    epochs, minibatches : how often a batch is used, and in how many parts each time.
-    max_lag : segments whose policy is older than so many versions are dropped and counted; None: all are used.
+    batch : rows of one update.
+    epochs : how often the rows of a rollout are used, each time in another order.
+    max_lag : segments whose policy is older than so many versions are dropped and counted; None: all are used. With 0
+        learning is synchronous: an environment begins a segment with a version that it has not acted with before.
     starts : env steps with uniform random actions first.
     gamma : discount per step.
     """
 
     fields: tuple[Field, ...]
     length: int
-    segments: int
+    batch: int
     epochs: int = 1
-    minibatches: int = 1
     max_lag: int | None = None
     starts: int = 0
     gamma: float = 0.99
+
+    def updates(self, envs: int) -> int:
+        """Updates of one epoch over a rollout of so many environments."""
+        return envs * self.length // self.batch
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ REPLAY, TRAJECTORIES, PARAMETERS = "replay", "trajectories", "parameters"
 LEARNER_GRACE_S = 4.0
 """Time for the learner to end after a stop, its checkpoint included; the whole run ends within 5 s."""
 
-BATCHES_IN_FLIGHT = 2
-"""Batches of segments that a trajectory queue has room for: one that is learned from, one that is sampled."""
+ROLLOUTS_IN_FLIGHT = 2
+"""Rollouts that a trajectory queue has room for; of synchronous learning one, more are never under way."""
 
 
-def standard(answers: Answers, total_timesteps: int, *, evaluates: bool = True) -> Graph:
+def standard(answers: Answers, total_timesteps: int, *, envs: int = 1, evaluates: bool = True) -> Graph:
     """The graph of samplers, learner and evaluator, from an algorithm's answers.
 
     Single transitions (`Replay`) go through a replay buffer, segments (`Rollout`) through a trajectory queue; the
@@ -25,13 +25,14 @@ def standard(answers: Answers, total_timesteps: int, *, evaluates: bool = True) 
     ----------
     answers : of the algorithm.
     total_timesteps : env steps of the run.
+    envs : environments of the run, over all samplers.
     evaluates : whether there is an evaluator.
     """
     data, manifest = answers.data, answers.policy.manifest
     if isinstance(data, Replay):
         rows, ratio = Stream(REPLAY, "replay", data.fields, {"capacity": data.capacity}), data.ratio
     else:
-        fit = BATCHES_IN_FLIGHT * data.segments
+        fit = envs * (1 if data.max_lag == 0 else ROLLOUTS_IN_FLIGHT)
         rows, ratio = Stream(TRAJECTORIES, "queue", data.fields, {"length": data.length, "segments": fit}), None
     schemas = {rows.name: data.fields, PARAMETERS: manifest}
     nodes = [

@@ -12,7 +12,8 @@ from rlz.learning import adaptation
 from rlz.learning.engine import Engine
 from rlz.records.checkpoint import newest_checkpoint
 from rlz.transport.stats import Stat
-from rlz.workers import learner as learner_module
+from rlz.workers import replay_updates
+from rlz.workers import throughput as throughput_module
 from rlz.workers.learner import Learner
 from support.learner import Run, config
 
@@ -23,13 +24,14 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     short = {"SETTLE_S": 0.0, "WINDOW_S": 0.0, "WINDOW_UPDATES": 1, "PAUSE_S": 0.0, "LONGEST_PAUSE_S": 0.0}
     for name, value in {**short, "ROUNDS": 1, "ROWS_PER_BATCH": 0}.items():
         monkeypatch.setattr(adaptation, name, value)
-    monkeypatch.setattr(learner_module, "ADAPT_S", 0.0)
+    monkeypatch.setattr(throughput_module, "ADAPT_S", 0.0)
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(learner_module, "notice", said.append)
+    for module in (replay_updates, throughput_module):
+        monkeypatch.setattr(module, "notice", said.append)
     return said
 
 
@@ -38,13 +40,21 @@ def throughput(**values: Any) -> Any:
     return config(**{**free, "buffer_size": 2048, "num_envs": 4, "threads": 1, **values})
 
 
-def go(run: Run, learner: Learner, updates: int) -> set[int]:
+def updates(learner: Learner) -> Any:
+    return learner._updates
+
+
+def chooser(learner: Learner) -> adaptation.Adaptation:
+    return updates(learner)._throughput.adaptation  # type: ignore[no-any-return]
+
+
+def go(run: Run, learner: Learner, count: int) -> set[int]:
     """Batch sizes that were used."""
     used = set()
-    for _ in range(updates):
+    for _ in range(count):
         assert learner.step(None)
         run.sample(1)
-        used.add(learner._batch_size)
+        used.add(updates(learner).batch_size)
     return used
 
 
@@ -71,7 +81,7 @@ def test_one_state_goes_on_under_updates_of_every_size(
     learner._flush(0.0)
     row = run.streams.stats.read()[0]
     assert (row[Stat.FRAMES], row[Stat.UPDATES]) == (sum(seen), 200)
-    assert row[Stat.BATCH_SIZE] == learner._batch_size
+    assert row[Stat.BATCH_SIZE] == updates(learner).batch_size
     assert any(line.startswith("by turns, to compare them: batch size 256") for line in lines)
     assert any(line.startswith("batch size") and "frames/s" in line for line in lines)
     run.streams.limiter.stop()
@@ -79,7 +89,7 @@ def test_one_state_goes_on_under_updates_of_every_size(
         pass
     learner.close()
     saved = newest_checkpoint(tmp_path)
-    chosen = learner._adaptation.chosen  # type: ignore[union-attr]
+    chosen = chooser(learner).chosen
     assert (saved.extra["batch_size"], saved.extra["row_uses"]) == (chosen.batch_size, chosen.row_uses)
     assert all(torch.isfinite(tensor).all() for tensor in learner.state_dict().values())
 
@@ -87,8 +97,7 @@ def test_one_state_goes_on_under_updates_of_every_size(
 def test_a_resumed_run_goes_on_with_what_it_had_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, throughput())
     learner = run.learner()
-    assert learner._adaptation is not None
-    learner._adaptation._base = learner._adaptation.operation = adaptation.Operation(1024, 16.0)
+    chooser(learner)._base = chooser(learner).operation = adaptation.Operation(1024, 16.0)
     learner.start()
     learner._saving.wait()
     learner.close()
@@ -96,9 +105,9 @@ def test_a_resumed_run_goes_on_with_what_it_had_chosen(tmp_path: Path, monkeypat
     other = Run(tmp_path, throughput())
     resumed = other.learner(resume=str(saved.path), incarnation=1)
     resumed.start()
-    assert resumed._batch_size == 1024
-    assert resumed._allowance is not None
-    assert resumed._allowance.uses == 16.0
+    assert updates(resumed).batch_size == 1024
+    assert updates(resumed).allowance is not None
+    assert updates(resumed).allowance.uses == 16.0
     resumed.close()
 
 
@@ -129,7 +138,9 @@ def test_a_size_without_memory_is_given_up_and_the_run_goes_on(
     said = [line for line in lines if "cannot be used" in line]
     assert len(said) == 1
     assert said[0].startswith(f"batch size 512 with 256 uses of each row cannot be used: {type(error).__name__}: ")
-    assert (learner._batch_size, set(learner._engines)) == (256, {256}), "what cannot be used keeps no memory"
+    assert (updates(learner).batch_size, set(updates(learner).trainers)) == (256, {256}), (
+        "what cannot be used keeps no memory"
+    )
     assert run.streams.limiter.state == RUNNING
     learner.close()
 
@@ -142,7 +153,7 @@ def test_memory_that_runs_out_in_the_other_of_two_sizes_leaves_the_one_in_use(
     update, failed = Engine.update, []
 
     def short_of_memory(self: Engine, batch: Any, rate: float) -> Any:
-        if len(batch.reward) == 512 and 1024 in learner._engines and not failed:
+        if len(batch.reward) == 512 and 1024 in updates(learner).trainers and not failed:
             failed.append(True)
             raise MemoryError("both are too much")
         return update(self, batch, rate)
@@ -153,8 +164,8 @@ def test_memory_that_runs_out_in_the_other_of_two_sizes_leaves_the_one_in_use(
     go(run, learner, 90)
     assert failed
     assert any("both are too much" in line for line in lines)
-    assert learner._engine is learner._engines[learner._batch_size]
-    assert 1024 not in learner._engines
+    assert updates(learner).trainer is updates(learner).trainers[updates(learner).batch_size]
+    assert 1024 not in updates(learner).trainers
     learner.close()
 
 

@@ -177,7 +177,7 @@ def test_without_a_card_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(learner_module, "fastest_device", fails)
-    assert Run(tmp_path, config(device="auto")).learner()._device == CPU
+    assert Run(tmp_path, config(device="auto")).learner()._parts.devices[0] == CPU
 
 
 @pytest.mark.parametrize("options", [{}, {"prioritized": True}, {"replay_device": "host"}])
@@ -188,4 +188,4 @@ def test_with_a_card_the_measurement_decides(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(device_choice, "refusal", lambda: None)
     monkeypatch.setattr(learner_module, "fastest_device", lambda *_, **__: CPU)
-    assert Run(tmp_path, config(device="auto", **options)).learner()._device == CPU
+    assert Run(tmp_path, config(device="auto", **options)).learner()._parts.devices[0] == CPU

@@ -160,8 +160,8 @@ def test_a_run_on_the_mirror_counts_exactly_and_can_be_resumed(tmp_path: Path) -
         assert abs(limiter.updates - max(0, limiter.env_steps - 10)) <= 8
     assert limiter.updates == int(learner.state_dict()["updates"]) == 30
     assert int(learner.state_dict()["actor_updates"]) == 10, "kinds keep their order over launches"
-    assert learner._mirror is not None
-    assert mirrored_rewards(learner._mirror) == window(run.streams.replay)
+    mirror = learner._updates._mirror  # type: ignore[attr-defined]
+    assert mirrored_rewards(mirror) == window(run.streams.replay)
     learner.close()
 
     saved = newest_checkpoint(tmp_path)
@@ -197,7 +197,7 @@ def test_a_bad_row_of_a_launch_is_named_and_dumped(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"update \d+: critic_loss is not finite") as caught:
         train()
     learner.close()
-    assert f"update {learner._engine.done + 1}:" in str(caught.value)
+    assert f"update {learner._updates.trainer.done + 1}:" in str(caught.value)
     assert np.isinf(load_file(tmp_path / "nonfinite.safetensors")["batch.reward"]).any()
 
 

@@ -229,5 +229,5 @@ def test_metrics_wait_for_the_stats_board_on_the_device(tmp_path: Path) -> None:
     board = run.streams.stats.read()[0]
     assert np.isfinite(board[metric(0)])
     assert board[Stat.UPDATES] == 30
-    assert learner._engine.take_metrics().isnan().all()
+    assert learner._updates.trainer.take_metrics().isnan().all()
     learner.close()

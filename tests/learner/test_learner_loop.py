@@ -106,7 +106,7 @@ def test_priorities_follow_the_td_errors(tmp_path: Path, mode: str) -> None:
         while learner.step(0.0):
             pass
         learner.close()
-        sampler = learner._rows
+        sampler = learner._updates.rows  # type: ignore[attr-defined]
         assert isinstance(sampler, PrioritizedSampler)
         assert sampler.beta == 1.0, "env steps are at the total"
         assert run.streams.stats.read()[0][Stat.PRIORITY_BETA] == 1.0
@@ -134,7 +134,7 @@ def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
     other = Run(tmp_path, config()).learner(resume=str(saved.path), incarnation=1)
     for name, tensor in learner.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-    assert other._engine.noise_state.hex() == saved.rng["learner"]
+    assert other._updates.trainer.noise_state.hex() == saved.rng["learner"]
 
 
 def test_periodic_checkpoint_is_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_observations_of_other_types_are_cast_on_the_device(tmp_path: Path, dtyp
     learner = run.learner()
     learner.start()
     run.sample(11)
-    batch = learner._batches.next(5.0)
+    batch = learner._updates.batches.next(5.0)  # type: ignore[attr-defined]
     assert batch is not None
     assert batch.obs.dtype == torch.float32
     assert batch.obs.shape == (8, OBS)

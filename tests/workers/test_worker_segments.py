@@ -16,7 +16,6 @@ from rlz.standard import standard
 from rlz.transport.stats import Stat
 from rlz.transport.streams import Origin
 from rlz.workers.job import Job, place
-from rlz.workers.recorder import segment_fields
 from rlz.workers.sampler import Sampler
 from support import fake_envs  # noqa: F401  (registers its environments)
 from support.harness import SAMPLER, config
@@ -31,9 +30,9 @@ class Run:
         values = config(total_timesteps=60, num_envs=ENVS, env_kwargs=env)
         env_spec = envs.inspect_env(values)
         policy = replace(ask(values, env_spec).policy, extras=(("log_prob", "f32", ()),))
-        data = Rollout(segment_fields(env_spec, policy.extras), LENGTH, segments=2, starts=starts)
+        data = Rollout((*env_spec.segment_fields(), *policy.extras), LENGTH, batch=2, starts=starts)
         answers = Answers(data, policy, ("loss",))
-        graph = standard(answers, values.total_timesteps, evaluates=False)
+        graph = standard(answers, values.total_timesteps, envs=ENVS, evaluates=False)
         self.job = Job(values, env_spec, answers, graph, place(values, graph))
         self.streams = self.job.streams(Origin(run_id=1))
         self.consumer = self.streams.queue.consumer(worker=9)

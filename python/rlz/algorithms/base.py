@@ -11,6 +11,7 @@ from rlz.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.errors import CheckpointError, ConfigError
 from rlz.lazy import Lazy
 from rlz.networks.mlp import Mlp
+from rlz.networks.policy_value import PolicyValue
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +57,22 @@ class Batch(NamedTuple):
         return tuple(tensor for tensor in self if tensor is not None)
 
 
+class Segments(NamedTuple):
+    """Segments of consecutive steps, one of each environment, on the learner's device.
+
+    An episode that ends within a segment is followed by the first step of the next one. `next_obs` is the true next
+    observation of every step, also where the episode was truncated.
+    """
+
+    obs: Tensor  # [segments, length, obs_dim]
+    action: Tensor  # [segments, length, action_dim]: as it was drawn, which may be outside of [-1, 1]; or choices
+    next_obs: Tensor  # [segments, length, obs_dim]
+    reward: Tensor  # [segments, length]
+    terminated: Tensor  # [segments, length], bool
+    truncated: Tensor  # [segments, length], bool
+    extras: Mapping[str, Tensor]  # what the policy gave beside the action, [segments, length, ...]
+
+
 class Side(NamedTuple):
     """What one of two devices does and owns when critics and actor are updated apart (Spreeze, arXiv 2312.06126)."""
 
@@ -97,11 +114,14 @@ class Algorithm(Generic[S]):
         Names of what an update measures: `train/<name>` in the logs.
     checks
         Names of what has to be finite in every update.
+    batch_type
+        A NamedTuple with `tensors()`: what an update gets.
     """
 
     Settings: ClassVar[type[Settings]] = Settings
     metrics: ClassVar[tuple[str, ...]] = ()
     checks: ClassVar[tuple[str, ...]] = ()
+    batch_type: ClassVar[type[Any]] = Batch
 
     def __init__(self, settings: S, spaces: EnvSpec) -> None:
         self.settings = settings
@@ -158,7 +178,20 @@ class Algorithm(Generic[S]):
         """Shape of the standard normal noise that one update consumes."""
         raise NotImplementedError
 
-    def update(self, state: Any, batch: Batch, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
+    def prepare(self, state: Any, segments: Segments, done: float) -> Any:
+        """Rows to learn from, made once of the segments of a rollout: a `batch_type` of tensors [rows, ...].
+
+        Every row counts alike: updates get the rows in any order. For an algorithm whose data are a `Rollout`.
+
+        Parameters
+        ----------
+        state : before the first update on these rows.
+        segments : of one rollout.
+        done : part of the run that is over, 0 to 1.
+        """
+        raise NotImplementedError
+
+    def update(self, state: Any, batch: Any, noise: Tensor, learning_rate: Tensor, kind: str = WHOLE) -> Outcome:
         """One update of a kind in `cycle` or in the cycle of a side. `learning_rate` is a 0-d tensor."""
         raise NotImplementedError
 
@@ -178,9 +211,9 @@ class Algorithm(Generic[S]):
         """What an update gives, from the metrics and checks that its kind has, by name."""
         return Outcome(state, _stacked(metrics, self.metrics, math.nan), _stacked(checks, self.checks, 0.0), td_errors)
 
-    def networks(self) -> dict[str, Mlp]:
+    def networks(self) -> dict[str, Mlp | PolicyValue]:
         """Its networks by name."""
-        return {network.name: network for network in vars(self).values() if isinstance(network, Mlp)}
+        return {network.name: network for network in vars(self).values() if isinstance(network, Mlp | PolicyValue)}
 
     def state_dict(self, state: Any) -> dict[str, Tensor]:
         """Views by name, for instance `actor.0.weight`, `target.critic.head.bias`, `adam.square.actor.0.weight`."""

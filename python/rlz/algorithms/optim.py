@@ -41,8 +41,10 @@ class Adam(NamedTuple):
     square: Tensor
 
 
-def adam(p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor, learning_rate: Tensor) -> Adam:
-    """One Adam step (Kingma and Ba 2015, algorithm 1; beta 0.9 and 0.999, epsilon 1e-8 as in torch and SB3).
+def adam(
+    p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor, learning_rate: Tensor, eps: float = EPS
+) -> Adam:
+    """One Adam step (Kingma and Ba 2015, algorithm 1; beta 0.9 and 0.999, epsilon 1e-8 as in torch).
 
     `step` is the 1-based count of this step (0-d). Bias corrections are computed in float64: in float32, 1 - 0.999
     has only four correct digits.
@@ -51,7 +53,7 @@ def adam(p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor
     if p.numel() >= dense.LEAST and dense.usable(p, gradient):
         correction = (1.0 - BETA2**step).sqrt()
         size = learning_rate.double() / (1.0 - BETA1**step)
-        fixed = [torch.full_like(step, value) for value in (BETA1, BETA2, EPS)]
+        fixed = [torch.full_like(step, value) for value in (BETA1, BETA2, eps)]
         return Adam(
             *torch.ops.rlz.dense_adam(p, mean, square, gradient, torch.stack([*fixed, size, correction]).float())
         )
@@ -59,7 +61,12 @@ def adam(p: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: Tensor
     square = BETA2 * square + (1.0 - BETA2) * gradient.square()
     step_size = (learning_rate.double() / (1.0 - BETA1**step)).to(p.dtype)
     correction = (1.0 - BETA2**step).sqrt().to(p.dtype)
-    return Adam(p - step_size * mean / (square.sqrt() / correction + EPS), mean, square)
+    return Adam(p - step_size * mean / (square.sqrt() / correction + eps), mean, square)
+
+
+def clipped(gradient: Tensor, most: float) -> Tensor:
+    """The gradient, scaled down to the norm `most` where it is larger (as torch.nn.utils.clip_grad_norm_)."""
+    return gradient * (most / (gradient.square().sum().sqrt() + 1e-6)).clamp(max=1.0)
 
 
 def polyak(target: Tensor, online: Tensor, tau: float) -> Tensor:

@@ -40,7 +40,77 @@ class Settings(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} does not say what its algorithm learns from")
 
 
-class ReplaySettings(Settings):
+def scheduled(value: float | str, done: float) -> float:
+    """A number, or one that falls linearly to 0 (text such as lin_3e-4), when a part of the run (0 to 1) is done."""
+    if not isinstance(value, str):
+        return value
+    return float(value.removeprefix("lin_")) * (1.0 - min(max(done, 0.0), 1.0))
+
+
+class LearningSettings(Settings):
+    """Of an algorithm that follows gradients."""
+
+    learning_rate: Annotated[float | str, BeforeValidator(values.learning_rate)] = option(
+        3e-4,
+        shown="3e-4",
+        panel=Panel.LEARNING,
+        help="Of every optimiser; lin_3e-4 falls linearly to 0 over the run.",
+        metavar="R|lin_R",
+        expects="a number above 0 and at most 1, or lin_ before such a number (linear to 0 over the run)",
+    )
+    gamma: Number = option(0.99, panel=Panel.LEARNING, help="Discount per step.", metavar="G", ge=0, le=1)
+
+    def learning_rate_at(self, done: float, batch_size: int | None = None) -> float:
+        """Learning rate when a part of the run (0 to 1) is done: constant, or linear from its start value to 0."""
+        return scheduled(self.learning_rate, done)
+
+
+class RolloutSettings(LearningSettings):
+    """Of an algorithm that learns from rollouts of its newest policy."""
+
+    n_steps: Integer = option(
+        2048,
+        panel=Panel.LEARNING,
+        help="Steps of each environment in a rollout, which is what one round of learning uses.",
+        metavar="STEPS",
+        ge=1,
+        le=2**24,
+    )
+    batch_size: Integer = option(
+        64,
+        panel=Panel.LEARNING,
+        help="Rows of one update; a part of a rollout (--n-steps x --num-envs rows).",
+        metavar="INT",
+        ge=1,
+        le=2**24,
+    )
+    n_epochs: Integer = option(
+        10, panel=Panel.LEARNING, help="How often the rows of a rollout are learned from.", metavar="INT", ge=1, le=1000
+    )
+    max_policy_lag: Integer | None = option(
+        0,
+        panel=Panel.LEARNING,
+        help="Segments whose policy is older than so many versions are dropped. 0: synchronous, samplers wait for the "
+        "policy that has learned from their last steps.",
+        metavar="VERSIONS",
+        shown="0",
+        ge=0,
+        le=2**31,
+    )
+
+    def data(self, fields: tuple[Field, ...] = ()) -> Rollout:
+        """What the algorithm learns from. `fields`: of a step."""
+        return Rollout(
+            fields=fields,
+            length=self.n_steps,
+            batch=self.batch_size,
+            epochs=self.n_epochs,
+            max_lag=self.max_policy_lag,
+            gamma=self.gamma,
+        )
+
+
+class ReplaySettings(LearningSettings):
     """Of an algorithm that learns from single transitions of a replay buffer."""
 
     batch_size: Annotated[int | str, BeforeValidator(values.batch_size)] = option(
@@ -67,14 +137,6 @@ class ReplaySettings(Settings):
         ge=0,
         le=2**62,
     )
-    learning_rate: Annotated[float | str, BeforeValidator(values.learning_rate)] = option(
-        3e-4,
-        shown="3e-4",
-        panel=Panel.LEARNING,
-        help="Of actor, critics and temperature; lin_3e-4 falls linearly to 0 over the run.",
-        metavar="R|lin_R",
-        expects="a number above 0 and at most 1, or lin_ before such a number (linear to 0 over the run)",
-    )
     scale_learning_rate: Number | None = option(
         None,
         panel=Panel.LEARNING,
@@ -84,7 +146,6 @@ class ReplaySettings(Settings):
         ge=1,
         le=1024,
     )
-    gamma: Number = option(0.99, panel=Panel.LEARNING, help="Discount per step.", metavar="G", ge=0, le=1)
     replay_ratio: Annotated[float | str, BeforeValidator(values.replay_ratio)] = option(
         1.0,
         shown="1",
@@ -193,9 +254,7 @@ class ReplaySettings(Settings):
         cap = DEFAULT_CAP if self.scale_learning_rate is None and self.adapts() else self.scale_learning_rate
         size = self.first_batch_size() if batch_size is None else batch_size
         factor = 1.0 if cap is None else learning_rate_factor(size, cap)
-        if not isinstance(self.learning_rate, str):
-            return factor * self.learning_rate
-        return factor * float(self.learning_rate.removeprefix("lin_")) * (1.0 - min(max(done, 0.0), 1.0))
+        return factor * scheduled(self.learning_rate, done)
 
     @model_validator(mode="after")
     def _ratio_agrees(self) -> Self:
@@ -218,10 +277,13 @@ class ReplaySettings(Settings):
         return self
 
 
+Widths = Annotated[tuple[int, ...], BeforeValidator(values.widths), AfterValidator(values.check_widths)]
+
+
 class MlpSettings(Settings):
     """Of an algorithm whose networks are multi-layer perceptrons."""
 
-    hidden: Annotated[tuple[int, ...], BeforeValidator(values.widths), AfterValidator(values.check_widths)] = option(
+    hidden: Widths = option(
         (256, 256),
         panel=Panel.NETWORK,
         help="Widths of the hidden layers of actor and critics.",

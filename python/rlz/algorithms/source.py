@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
-    {"sac": "rlz.algorithms.sac:Sac", "td3": "rlz.algorithms.td3:Td3", "ddpg": "rlz.algorithms.ddpg:Ddpg"}
+    {
+        "sac": "rlz.algorithms.sac:Sac",
+        "td3": "rlz.algorithms.td3:Td3",
+        "ddpg": "rlz.algorithms.ddpg:Ddpg",
+        "ppo": "rlz.algorithms.ppo:Ppo",
+    }
 )
 """Module and class of each algorithm by its name."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from rlz.algorithms.source import answers_of, settings_type
-from rlz.answers import Answers, Replay
+from rlz.answers import Answers, Replay, Rollout
 from rlz.config.schema import RunConfig
 from rlz.errors import ConfigError
 from rlz.references import UNNAMED
@@ -26,6 +26,7 @@ class _Whole(RunConfig):
     def _placement_fits_the_data(self) -> Self:
         data = self.data()
         if not isinstance(data, Replay):
+            self._rollout_fits(data)
             return self
         if data.capacity < self.num_envs:
             raise ValueError(
@@ -50,6 +51,24 @@ class _Whole(RunConfig):
                 "--replay-ratio free needs --mode async: serial mode works in lock step. Give a number, such as 1."
             )
         return self
+
+    def _rollout_fits(self, data: Rollout) -> None:
+        rows = self.num_envs * data.length
+        if rows % data.batch:
+            sizes = [size for size in range(1, rows + 1) if rows % size == 0]
+            below = max((size for size in sizes if size < data.batch), default=1)
+            above = min((size for size in sizes if size > data.batch), default=rows)
+            either = f"{below}" if above == below else f"{below} or {above}"
+            raise ValueError(
+                f"--batch-size {data.batch} is no part of a rollout: --n-steps {data.length} of --num-envs "
+                f"{self.num_envs} are {rows:,} rows. Use --batch-size {either}, or another --n-steps."
+            )
+        if isinstance(self.publish_every, int):
+            raise ValueError(
+                f"--publish-every {self.publish_every}: {self.algo} publishes after each rollout. Leave it out."
+            )
+        if self.devices is not None:
+            raise ValueError(f"--devices: the update of {self.algo} has no halves. Use --device.")
 
 
 @cache

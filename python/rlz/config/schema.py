@@ -288,7 +288,9 @@ class RunConfig(BaseModel):
 
         Total environments, the ratio, or the updates of one launch, so that a whole launch can be granted.
         """
-        data = self.replay()
+        data = self.data()
+        if not isinstance(data, Replay):
+            return 1.0  # there is no ratio
         if data.slack is not None:
             return data.slack
         ratio = 1.0 if data.ratio is None else data.ratio[0] / data.ratio[1]
@@ -308,7 +310,7 @@ class RunConfig(BaseModel):
         auto: what keeps a card busy while the host prepares the next ones, within a slack that was given. Rows that
         come from the host are one batch each, so nothing is gained there.
         """
-        if self.mode == "serial":
+        if self.mode == "serial" or isinstance(self.data(), Rollout):
             return 1
         if isinstance(self.updates_per_launch, int):
             return self.updates_per_launch

@@ -143,6 +143,16 @@ class EnvSpec:
             ("discount", "f32", ()),
         ]
 
+    def segment_fields(self) -> list[Field]:
+        """Fields of one step of a segment: obs, action, next_obs, reward, terminated, truncated.
+
+        Every step has its true next observation: a truncated one bootstraps from it, wherever in the segment it is.
+        Leaving it out of the steps that need none would take a bound on the truncations of a segment, which no
+        environment states.
+        """
+        obs, action, next_obs, reward, _ = self.fields()
+        return [obs, action, next_obs, reward, ("terminated", "bool", ()), ("truncated", "bool", ())]
+
     def to_json(self) -> dict[str, Any]:
         """Return a dict of JSON values; floats survive exactly."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -71,7 +71,6 @@ def compile_update(job: Job, library: Path) -> None:
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import
 
-    from rlz.algorithms.base import Batch
     from rlz.learning.compiled import blank
     from rlz.learning.executors import InPlaceUpdate
     from rlz.networks import dense
@@ -83,7 +82,8 @@ def compile_update(job: Job, library: Path) -> None:
     State = type(initial)
     state = [tensor.to(device) for tensor in initial]
     failed = torch.zeros((), dtype=torch.int64, device=device)
-    batch = [blank(layout, device).normal_() for layout in job.batch]
+    blanks = [blank(layout, device) for layout in job.batch]
+    batch = [tensor.normal_() if tensor.is_floating_point() else tensor for tensor in blanks]
     rows = job.batch[0][0][0]
     noise = torch.randn(job.algorithm.noise_shape(rows), device=device)
     learning_rate = torch.tensor(1e-3, dtype=torch.float64, device=device)
@@ -96,7 +96,7 @@ def compile_update(job: Job, library: Path) -> None:
 
         def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
             old, failed, fields = inputs[: len(state)], inputs[len(state)], inputs[len(state) + 1 : -2]
-            updated = update(State(*old), failed, Batch(*fields), inputs[-2], inputs[-1], kind)
+            updated = update(State(*old), failed, job.algorithm.batch_type(*fields), inputs[-2], inputs[-1], kind)
             unwritten[:] = update.unwritten
             return *(tensor for tensor in updated if tensor is not None), *update.unwritten.values()
 

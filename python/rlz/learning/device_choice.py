@@ -163,7 +163,7 @@ def card_seconds(
         seed=0,
         plan=EnginePlan(compile=False, threads=1, launch=launch, precision=precision, trial=True),
         log=lambda _: None,  # the run's own engine says it again
-        replay=FedRows(layout, device),
+        replay=FedRows(layout, device, algorithm.batch_type),
     )
 
     def work() -> int:

@@ -126,7 +126,7 @@ class Engine:
         if replay is not None:
             self._launches = self._make_launches(replay, rows, plan.launch)
         elif self._may_graph:
-            self._feed(FedRows(layout, device), rows)
+            self._feed(FedRows(layout, device, algorithm.batch_type), rows)
 
     @property
     def executor(self) -> str:

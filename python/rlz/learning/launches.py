@@ -28,7 +28,7 @@ class Rows(Protocol):
         """Choose rows, on the device: fill `indices` [updates, batch] (int64)."""
         ...
 
-    def gather(self, indices: Tensor) -> Batch:
+    def gather(self, indices: Tensor) -> Any:
         """The rows at `indices` [batch]."""
         ...
 
@@ -38,20 +38,20 @@ class FedRows:
 
     Parameters
     ----------
-    layout : of the fields of every batch.
+    layout, batch_type : of every batch: of its fields, and what it is.
     """
 
-    def __init__(self, layout: Sequence[Layout], device: torch.device) -> None:
-        self._batch = Batch(*(blank(field, device) for field in layout))
+    def __init__(self, layout: Sequence[Layout], device: torch.device, batch_type: type[Any] = Batch) -> None:
+        self._batch = batch_type(*(blank(field, device) for field in layout))
 
-    def feed(self, batch: Batch) -> None:
+    def feed(self, batch: Any) -> None:
         """Take the place of the batch before."""
         torch._foreach_copy_(self._batch.tensors(), batch.tensors())
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> None:
         """Nothing is left to choose."""
 
-    def gather(self, indices: Tensor) -> Batch:
+    def gather(self, indices: Tensor) -> Any:
         """The batch that was fed."""
         return self._batch
 

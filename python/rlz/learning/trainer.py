@@ -13,8 +13,8 @@ from rlz.algorithms.base import Algorithm, Batch
 from rlz.algorithms.torch_algorithm import TorchAlgorithm
 from rlz.errors import ConfigError
 from rlz.learning.compiled import Layout
-from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.engine import Engine, EnginePlan
+from rlz.learning.launches import Rows
 from rlz.learning.modules import Modules
 from rlz.learning.two_devices import Exchange, TwoDevices
 
@@ -87,7 +87,7 @@ class Place:
     seed: int
     plan: EnginePlan
     log: Callable[[str], None]
-    replay: DeviceReplay | None = None
+    replay: Rows | None = None
 
 
 class Learned(Protocol):

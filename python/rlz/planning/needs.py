@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlz.answers import Rollout
 from rlz.config.model import ask
 from rlz.errors import SharedMemoryError
 from rlz.graph import allocated_rows, packed_bytes
+from rlz.standard import ROLLOUTS_IN_FLIGHT
 from rlz.system.memory import MIB, Limit, in_words, limits
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Needs:
 
     Attributes
     ----------
-    replay : the replay buffer.
+    replay : the replay buffer, or trajectory queue.
     learning : networks, optimisers and one batch on its way through them (a lower bound).
     workers : private memory of the processes, environments included.
     """
@@ -65,11 +67,18 @@ def estimate(config: "RunConfig", env_spec: "EnvSpec") -> Needs:
     workers = LEARNER_BYTES + (config.num_envs - config.samplers) * ENV_BYTES
     if config.mode != "serial":
         workers += steppers * STEPPER_BYTES + CONTROLLER_BYTES
-    return Needs(replay_rows(config) * row_bytes(env_spec), _learning_bytes(config, env_spec), workers)
+    data, learning = config.data(), _learning_bytes(config, env_spec)
+    if isinstance(data, Rollout):
+        rollout = config.num_envs * data.length * packed_bytes(env_spec.segment_fields())
+        # In the queue, in the samplers, and in the learner as they came and as rows.
+        return Needs((1 if data.max_lag == 0 else ROLLOUTS_IN_FLIGHT) * rollout, learning + 3 * rollout, workers)
+    return Needs(replay_rows(config) * row_bytes(env_spec), learning, workers)
 
 
 def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
-    data, (state, per_row) = config.replay(), ask(config, env_spec).memory
+    data, (state, per_row) = config.data(), ask(config, env_spec).memory
+    if isinstance(data, Rollout):
+        return state + data.batch * per_row
     on_cpu = any(not device.startswith("cuda") for device in config.learner_devices())
     # Of each row its weight in the sum tree, an eighth more for the inner nodes, and its ticket.
     priorities = 18 * replay_rows(config) if data.priority else 0
@@ -93,14 +102,20 @@ def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/"
 
 
 def _explain(config: "RunConfig", env_spec: "EnvSpec", needs: Needs, limit: Limit) -> str:
+    data = config.data()
+    if isinstance(data, Rollout):
+        rows = f"rollouts ({config.num_envs:,} environments of {data.length:,} steps)"
+    else:
+        rows = f"the replay buffer ({data.capacity:,} rows of {row_bytes(env_spec)} bytes)"
     text = (
-        f"this run needs about {in_words(needs.total)}: {in_words(needs.replay)} for the replay buffer "
-        f"({config.replay().capacity:,} rows of {row_bytes(env_spec)} bytes), "
+        f"this run needs about {in_words(needs.total)}: {in_words(needs.replay)} for {rows}, "
         f"{in_words(needs.learning)} for networks and batches "
         f"and {in_words(needs.workers)} for its workers; there are {in_words(limit.available)} left: {limit.name}. "
     )
     fits = (limit.available - needs.learning - needs.workers) // row_bytes(env_spec)
-    if fits >= max(config.num_envs, config.replay().batch):
+    if isinstance(data, Rollout):
+        return text + "Use fewer --num-envs or --n-steps, or a smaller --hidden"
+    if fits >= max(config.num_envs, data.batch):
         rounded = int(fits) // 1000 * 1000 or int(fits)
         return text + f"Use --buffer-size {rounded} or less, or free some memory"
     if needs.learning > max(needs.replay, needs.workers):

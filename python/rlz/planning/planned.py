@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from rlz.answers import Replay
 from rlz.errors import ConfigError
 from rlz.planning import cache
 from rlz.planning.model import Learning
@@ -47,7 +48,8 @@ def planned(config: "RunConfig", given: Collection[str] = ()) -> Planned:
     """
     if config.mode == "serial":
         return Planned(config, plan(config, given))
-    if config.plan == "off":
+    # Who plans knows the rates of a replay buffer's sides; what a rollout takes is not measured yet.
+    if config.plan == "off" or not isinstance(config.data(), Replay):
         return Planned(config, Plan(basis="off", given=options_given(config, given)))
     if config.plan != "auto":
         return _from_file(config, given, Path(config.plan).expanduser())

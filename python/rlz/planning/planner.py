@@ -8,6 +8,7 @@ that was given wins.
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from rlz.answers import Replay
 from rlz.planning.candidates import MOST_ENVS, Candidates, allowed, effort
 from rlz.planning.model import DEFAULT_SPIN, Rates, Setting, score, update_rate
 from rlz.planning.needs import STEPPER_BYTES
@@ -61,7 +62,8 @@ def plan(
 
 def options_given(config: "RunConfig", given: Collection[str]) -> tuple[str, ...]:
     """Options that a plan could choose, and the user has. `--batch-size auto` leaves it to the plan."""
-    ours = "batch_size" if config.replay().plans_batch else None
+    data = config.data()
+    ours = "batch_size" if isinstance(data, Replay) and data.plans_batch else None
     return tuple(name for name in CHOICES if name in given and name != ours)
 
 

@@ -224,14 +224,18 @@ class SerialRun:
         return True
 
     def _exhaust(self) -> bool:
-        """Let the sink, which no ratio holds, step as long as that counts anywhere on its row of the board."""
+        """Let the sink, which no ratio holds, step as long as that counts anywhere: as updates, or on its row."""
         slot = next(place.slot for place in self._job.places if place.name == self.sink)
         counter = Stat[self._job.graph.sink.progress.upper()]
+
+        def done() -> tuple[int, float]:
+            return self._streams.limiter.updates, float(self._streams.stats.read()[slot][counter])
+
         while True:
-            before = self._streams.stats.read()[slot][counter]
+            before = done()
             if not self._step(self.sink):
                 return False
-            if self._streams.stats.read()[slot][counter] == before:
+            if done() == before:
                 return True
 
     def _look(self, tracker: RunTracker, signals: StopSignals) -> None:

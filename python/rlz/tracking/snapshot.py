@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlz.answers import Rollout
 from rlz.tracking.reading import WAITS, Reading, WorkerReading
 from rlz.transport.stats import PHASES, Stat, metric
 
@@ -15,6 +16,7 @@ LEARNER_VALUES: Mapping[str, Stat] = {
     "train/actor_staleness": Stat.ACTOR_STALENESS,
     "train/learning_rate": Stat.LEARNING_RATE,
     "train/batch_size": Stat.BATCH_SIZE,
+    "train/policy_lag": Stat.SEGMENT_LAG,
     "train/row_uses": Stat.ROW_USES,
     "train/trying": Stat.TRYING,
     "train/threads": Stat.THREADS,
@@ -199,7 +201,8 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
     """
     seconds = max(new.at - old.at, 1e-9)
     env_steps, updates = new.env_steps - old.env_steps, new.updates - old.updates
-    trained_on = new.env_steps - config.learning_starts
+    data = config.data()
+    trained_on = new.env_steps - data.starts
     lags = new.total(Stat.POLICY_LAG_COUNT)
     lags_now = lags - old.total(Stat.POLICY_LAG_COUNT)
     lag_sum = new.total(Stat.POLICY_LAG_SUM)
@@ -210,7 +213,9 @@ def between(old: Reading, new: Reading, *, config: Any, started: float) -> Snaps
         values |= {tag: float(learner.stats[stat]) for tag, stat in LEARNER_VALUES.items()}
         values = {tag: value for tag, value in values.items() if not math.isnan(value)}
         published_s = new.total(Stat.PUBLISH_S) - old.total(Stat.PUBLISH_S)
-        if config.prioritized:
+        if isinstance(data, Rollout):
+            values["replay/segments_dropped"] = float(learner.stats[Stat.SEGMENTS_DROPPED])
+        elif data.priority is not None:
             values["replay/priority_beta"] = float(learner.stats[Stat.PRIORITY_BETA])
             values["replay/priorities_stale"] = float(learner.stats[Stat.PRIORITIES_STALE])
         values["train/publish_share"] = max(0.0, published_s) / seconds

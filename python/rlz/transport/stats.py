@@ -98,6 +98,10 @@ class Stat(IntEnum):
     """Gauge: mean updates by which the actor that the critics saw was behind (two devices)."""
     LEARNING_RATE = auto()
     """Gauge: learning rate in use."""
+    SEGMENT_LAG = auto()
+    """Gauge: mean versions by which the segments of the newest rollout were behind when they were learned from."""
+    SEGMENTS_DROPPED = auto()
+    """Counter: segments whose policy was older than the run allows."""
     PRIORITY_BETA = auto()
     """Gauge: exponent of the importance weights in use (prioritised replay)."""
     PRIORITIES_STALE = auto()
@@ -148,11 +152,14 @@ TRACE_EVENTS = 4096
 
 TOTALS = (
     *(Stat.ENV_STEPS, Stat.FRAMES, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
-    *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.PUBLISH_S),
+    *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.SEGMENTS_DROPPED, Stat.PUBLISH_S),
     *(Stat.WAIT_LIMITER_S, Stat.WAIT_PARAMETERS_S, Stat.WAIT_BATCH_S, Stat.RESET_S),
     *(Stat.CHECKPOINTS, Stat.EVALUATIONS_SKIPPED, Stat.RESTARTS, Stat.POLICY_VERSION),
 )
 """What a checkpoint keeps, for figures that only grow. Updates are the limiter's, evaluations in `evaluations.csv`."""
+
+LEARNERS_OWN = Stat.ROW_USES, Stat.TRYING, Stat.SEGMENT_LAG
+"""Gauges that not every learner has; NaN: it has none."""
 
 EPISODE_WINDOW = 100
 """Episodes over which return and length are averaged (SB3's window)."""

@@ -64,7 +64,7 @@ class Job:
             The graph or its placement cannot work; names the part.
         """
         answers = ask(config, env_spec)
-        graph = standard(answers, config.total_timesteps, evaluates=config.eval_every > 0)
+        graph = standard(answers, config.total_timesteps, envs=config.num_envs, evaluates=config.eval_every > 0)
         if config.graph is not None:
             graph = _own(config.graph, graph, answers)
         graph = replace(graph.with_workers(workers or {}), log_info=tuple(config.log_info))

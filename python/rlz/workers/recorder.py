@@ -20,7 +20,7 @@ from rlz.dtypes import numpy_dtype
 from rlz.errors import ConfigError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from rlz._native import QueueProducer, ReplayWriter
+    from rlz._native import QueueProducer, ReplayWriter, Subscriber
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
 
@@ -146,17 +146,6 @@ class TransitionRecorder:
             self._writer.restore_open_windows(lane, bytes.fromhex(window))
 
 
-def segment_fields(env_spec: EnvSpec, extras: Sequence[Field]) -> tuple[Field, ...]:
-    """Fields of one step of a segment.
-
-    Every step has its true next observation: a truncated one bootstraps from it, wherever in the segment it is. Leaving
-    it out of the steps that need none would take a bound on the truncations of a segment, which no environment states.
-    """
-    obs, action, next_obs, reward, _ = env_spec.fields()
-    ends: tuple[Field, ...] = (("terminated", "bool", ()), ("truncated", "bool", ()))
-    return (obs, action, next_obs, reward, *ends, *extras)
-
-
 @dataclass
 class _Segment:
     """One that is being filled, and the version of its first step."""
@@ -182,18 +171,33 @@ class SegmentRecorder:
     The note of a segment is `version << 32 | lane`; the version is that of its first step, the oldest in it. Segments
     of a lane arrive in their order. Steps that are open at the end of the run are dropped.
 
+    In synchronous learning an environment begins a segment only when there is a version with which it has begun none.
+    The next version comes when a segment of every environment has been learned from, so all steps of a segment are of
+    one version, and nobody waits for ever: whatever is dropped or lost, with the newest version every environment may
+    begin one.
+
     Parameters
     ----------
-    producer : of the queue, whose fields are `segment_fields` with `length` before each shape.
+    producer : of the queue, whose fields are `EnvSpec.segment_fields` and the extras with `length` before each shape.
     lanes : of the environments.
     steps : arrays that the sampler writes.
     length : steps of a segment.
+    parameters : for versions, in synchronous learning; None: nobody waits for them.
     """
 
-    def __init__(self, producer: QueueProducer, lanes: Sequence[int], steps: Steps, length: int) -> None:
+    def __init__(
+        self,
+        producer: QueueProducer,
+        lanes: Sequence[int],
+        steps: Steps,
+        length: int,
+        parameters: Subscriber | None = None,
+    ) -> None:
         self._producer = producer
         self._lanes = list(lanes)
         self._length = length
+        self._parameters = parameters
+        self._between = True  # some environment may be between two segments, or have a full one that found no room
         spec, extras = steps.env_spec, steps.extras
         shape = spec.obs_shape
         self._sources = [
@@ -206,7 +210,7 @@ class SegmentRecorder:
             for i in range(len(self._lanes))
         ]
         kept = {name: (values.shape[1:], values.dtype) for name, values in extras.items()}
-        own = {name: (shape, numpy_dtype(dtype)) for name, dtype, shape in segment_fields(spec, ())}
+        own = {name: (shape, numpy_dtype(dtype)) for name, dtype, shape in spec.segment_fields()}
         self._segments = [
             _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in {**own, **kept}.items()})
             for _ in self._lanes
@@ -218,13 +222,19 @@ class SegmentRecorder:
         return sum(segment.length for segment in self._segments)
 
     def room(self, timeout: float | None) -> bool:
-        """Put segments that are full, as soon as the queue has room."""
-        for lane, segment in zip(self._lanes, self._segments, strict=True):
-            if segment.length == self._length:
-                try:
+        """Put segments that are full, as soon as the queue has room; wait for a version to begin others with."""
+        if not self._between:
+            return True
+        try:
+            for lane, segment in zip(self._lanes, self._segments, strict=True):
+                if segment.length == self._length:
                     self._put(lane, segment, timeout)
-                except WaitTimeoutError:
-                    return False
+            used = [segment.version for segment in self._segments if segment.length == 0]
+            if used and self._parameters is not None:
+                self._parameters.wait_newer(max(used), timeout=timeout)
+        except WaitTimeoutError:
+            return False
+        self._between = False
         return True
 
     def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:
@@ -240,6 +250,7 @@ class SegmentRecorder:
         fields["truncated"][at] = truncated
         segment.length = at + 1
         if segment.length == self._length:
+            self._between = True
             with suppress(WaitTimeoutError):  # `room` waits for it before the next step
                 self._put(self._lanes[i], segment, 0.0)
 
@@ -264,6 +275,11 @@ class SegmentRecorder:
         """See `Recorder`."""
         for segment, saved in zip(self._segments, state["segments"], strict=False):
             segment.restore(saved)
+        self._between = True
+        if len({segment.length % self._length for segment in self._segments}) > 1:
+            # They would wait for each other: one for the next version, which comes when the others are as far.
+            for segment in self._segments:
+                segment.length = 0
 
     def _put(self, lane: int, segment: _Segment, timeout: float | None) -> None:
         self._producer.put(timeout=timeout, note=segment.version << 32 | lane, **segment.fields)
@@ -271,7 +287,12 @@ class SegmentRecorder:
 
 
 def make_recorder(
-    answers: Answers, streams: Streams, env_spec: EnvSpec, lanes: Sequence[int], worker: int
+    answers: Answers,
+    streams: Streams,
+    env_spec: EnvSpec,
+    lanes: Sequence[int],
+    worker: int,
+    parameters: Subscriber | None = None,
 ) -> tuple[Recorder, Steps]:
     """The recorder of what an algorithm learns from, and the arrays that it takes steps from.
 
@@ -281,6 +302,7 @@ def make_recorder(
     streams : with the one replay buffer, or trajectory queue, that the sampler writes.
     env_spec : of the environments.
     lanes, worker : of the sampler.
+    parameters : that it acts with.
 
     Raises
     ------
@@ -297,4 +319,5 @@ def make_recorder(
         names = ", ".join(name for name, _, _ in extras)
         raise ConfigError(f"segments keep {names}, which uniform actions have not: starts is {data.starts}, expected 0")
     steps = Steps(len(lanes), env_spec, extras)
-    return SegmentRecorder(streams.queue.producer(worker=worker), lanes, steps, data.length), steps
+    waits_for = parameters if data.max_lag == 0 else None
+    return SegmentRecorder(streams.queue.producer(worker=worker), lanes, steps, data.length, waits_for), steps

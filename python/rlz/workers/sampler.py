@@ -65,7 +65,9 @@ class Sampler:
         self._policy = make_policy(answers.policy, seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         count = len(self._lanes)
-        self._recorder, steps = make_recorder(answers, streams, env_spec, self._lanes, spec.worker_id)
+        self._recorder, steps = make_recorder(
+            *(answers, streams, env_spec, self._lanes, spec.worker_id, self._subscriber)
+        )
         self._segments = isinstance(data, Rollout)
         self._folds = not isinstance(data, Replay) or data.n_step > 1
         self._open = 0  # steps that are recorded and not in the stream yet: of n-step windows, of segments

@@ -489,18 +489,19 @@ impl Limiter {
         }
     }
 
-    /// Count updates that were granted and are done.
+    /// Count updates that are done; they were granted, unless the run is free: what is learned from there may come
+    /// through a queue, which holds the learner by itself.
     pub fn complete_updates(&self, count: u64) -> Result<()> {
         self.enter()?;
         let open = self.inner.open_updates.load(Ordering::Relaxed); // one learner thread
-        if count > open {
+        if count > open && self.inner.rule.target_updates().is_some() {
             return Err(Error::invalid("complete_updates", count, format!("at most the {open} that are open")));
         }
         // Count first: a kill in between leaves nothing behind, for the open count is private. Release, pairs with the
         // Acquire in `updates`.
         self.word(UPDATES).fetch_add(count, Ordering::Release);
         kill_point("limiter: updates counted");
-        self.inner.open_updates.fetch_sub(count, Ordering::Relaxed);
+        self.inner.open_updates.fetch_sub(count.min(open), Ordering::Relaxed);
         self.call_samplers();
         Ok(())
     }
