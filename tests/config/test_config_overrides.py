@@ -161,7 +161,7 @@ def test_every_preset_is_valid(algo: str) -> None:
     text = (Path(rlz.config.__file__).parents[1] / "configs" / f"{algo}.toml").read_text()
     for env in tomllib.loads(text)["env"]:
         config = resolve(algo, env.replace("*", "4"))
-        assert config.total_timesteps >= config.learning_starts
+        assert config.total_timesteps >= config.data().starts
 
 
 def test_preset_values() -> None:

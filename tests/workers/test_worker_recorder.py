@@ -9,7 +9,7 @@ from rlz._native import TrajectoryQueue
 from rlz.answers import Field
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import WaitTimeoutError
-from rlz.workers.recorder import SegmentRecorder, Steps, segment_fields
+from rlz.workers.recorder import SegmentRecorder, Steps
 
 EXTRAS: tuple[Field, ...] = (("log_prob", "f32", ()), ("state", "f32", (2,)))
 SPACES = EnvSpec(
@@ -29,7 +29,7 @@ class Run:
     """A queue, a recorder of two environments, and steps numbered 1, 2, ... in each."""
 
     def __init__(self, slots: int = 8) -> None:
-        fields = segment_fields(SPACES, EXTRAS)
+        fields = [*SPACES.segment_fields(), *EXTRAS]
         queue = [(name, dtype, (LENGTH, *shape)) for name, dtype, shape in fields]
         self.queue = TrajectoryQueue.create(queue, slots=slots, run_id=1)
         self.consumer = self.queue.consumer(worker=5)

@@ -35,6 +35,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "td3": "rlz.algorithms.td3:Td3",
         "ddpg": "rlz.algorithms.ddpg:Ddpg",
         "ppo": "rlz.algorithms.ppo:Ppo",
+        "appo": "rlz.algorithms.appo:Appo",
     }
 )
 """Module and class of each algorithm by its name."""
