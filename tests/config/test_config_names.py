@@ -35,10 +35,10 @@ KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is
         ("--lerning-rate", "Did you mean --learning-rate"),
         ("--max-ep-len", "--max-episode-steps"),
         ("--time-limit", "--max-episode-steps"),
-        ("--max-grad-norm", "rlz does not clip gradients"),
+        ("--grad-clip", "--max-grad-norm"),
         ("--per", "--prioritized"),
         ("--per-alpha", "--priority-alpha"),
-        ("--n-steps", "length of a rollout, or of n-step returns"),
+        ("--num-steps", "--n-steps (steps of each environment in a rollout"),
         ("--norm-obs", "does not normalise observations"),
         ("--frame-stack", "gymnasium.wrappers:FrameStackObservation,stack_size=4"),
         ("--load-checkpoint", "--resume"),
@@ -52,10 +52,10 @@ def test_answers(name: str, answer: str) -> None:
 
 
 NO_HINT = """
-zzzzzz gae_lambda clip_range clip_coef vf_coef n_epochs update_epochs target_kl num_minibatches verbose progress
-eval_deterministic eval_steps rollout_length use_rnn rnn_size lstm epsilon eps exploration_fraction dueling double_q
+zzzzzz num_minibatches verbose progress
+eval_deterministic eval_steps use_rnn rnn_size lstm epsilon eps exploration_fraction dueling double_q
 num_atoms v_min v_max start_method monitor reward_threshold early_stopping patience save_model push_to_hub hf_entity
-port host nodes address backend ray multi_gpu lam ppo_epochs log_std_init n_quantiles
+port host nodes address backend ray multi_gpu n_quantiles
 """
 
 

@@ -170,9 +170,9 @@ def test_a_run_on_the_mirror_counts_exactly_and_can_be_resumed(tmp_path: Path) -
     saved.restore_replay(other.streams.replay, worker=6)
     resumed = other.learner(resume=str(saved.path), incarnation=1)
     assert resumed._updates.trainer.noise_state.hex() == saved.rng["learner"], "draws go on"
-    assert resumed._mirror is not None
-    resumed._mirror.follow()
-    assert mirrored_rewards(resumed._mirror) == window(other.streams.replay) == window(run.streams.replay)
+    mirror = resumed._updates._mirror  # type: ignore[attr-defined]
+    mirror.follow()
+    assert mirrored_rewards(mirror) == window(other.streams.replay) == window(run.streams.replay)
 
 
 def mirrored_rewards(found: DeviceReplay) -> list[float]:

@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlz.answers import Replay
 from rlz.tracking.process import read_usage, started_at
 from rlz.tracking.reading import Reader, WorkerInfo
 from rlz.tracking.snapshot import between
 from rlz.transport.stats import Stat, Waiting
 from support.tracking import FakeStreams, workers
 
-CONFIG = SimpleNamespace(prioritized=False, learning_starts=100, total_timesteps=10_000)
+CONFIG = SimpleNamespace(data=lambda: Replay((), 1000, 8, None, starts=100), total_timesteps=10_000)
 
 
 def snapshot_of(streams, old_at=100.0, new_at=110.0, change=lambda: None, infos=workers):

@@ -88,10 +88,10 @@ def test_a_worker_has_the_streams_of_its_node_alone() -> None:
             _ = seen.replay
 
 
-def test_segments_go_through_a_queue_with_room_for_two_batches() -> None:
+def test_segments_go_through_a_queue_with_room_for_two_rollouts() -> None:
     fields = (("obs", "f32", (5,)), ("action", "f32", (2,)))
-    answers = replace(JOB.answers, data=Rollout(fields, length=16, segments=3))
-    graph = standard(answers, 1000)
+    answers = replace(JOB.answers, data=Rollout(fields, length=16, batch=8))
+    graph = standard(answers, 1000, envs=3)
     graph.check()
     streams = Streams.create(graph, Placement(counts={"sampler": 2}, lanes=2), Origin(run_id=7))
     assert [(name, shape) for name, _, shape, _ in streams.queue.fields] == [("obs", (16, 5)), ("action", (16, 2))]

@@ -1,9 +1,9 @@
 """PPO whose samplers do not wait: segments of older policies, corrected by V-trace (Espeholt et al. 2018).
 
 Everything else is PPO's. When a rollout begins, the learner's newest policy gives the values and the probabilities of
-the actions that were taken; V-trace makes value targets and advantages of them, with both importance weights clipped at
-1. The clipped objective then keeps the updates near that newest policy, not near the older ones that acted. So the first
-gradient of a rollout is IMPALA's, and with segments of the newest policy there is nothing to correct.
+the actions that were taken; V-trace makes value targets and advantages of them, with both importance weights clipped
+at 1. The clipped objective then keeps the updates near that newest policy, not near the older ones that acted. So the
+first gradient of a rollout is IMPALA's, and with segments of the newest policy there is nothing to correct.
 """
 
 from __future__ import annotations

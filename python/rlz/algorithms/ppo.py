@@ -18,7 +18,7 @@ optimization"), numbered (13 for all, 9 for continuous actions); defaults and fo
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BeforeValidator
 
@@ -161,11 +161,13 @@ class Ppo(Algorithm[S]):
 
     def policy(self) -> PolicySpec:
         """The policy, which Rust runs. Values are the learner's own business: it has the newest network."""
+        more: dict[str, Any] = {"choices": list(self.choices)} if self.choices else {}
+        shared = self.settings.shared_network
         return native_policy(
             *(self.net.actor, self.spaces.action_dim, self.head),
-            value="shared" if self.settings.shared_network else "none",
+            value="shared" if shared else "none",
             extras=(("log_prob", "f32", ()),),
-            **({"choices": list(self.choices)} if self.choices else {}),
+            **more,
         )
 
     def published(self, state: PpoState) -> Tensor:
@@ -216,10 +218,10 @@ class Ppo(Algorithm[S]):
         done: float,
     ) -> PpoRows:
         """One row of every step."""
-        flat = [tensor.flatten() for tensor in (log_prob, advantage, target, value)]
-        clip_range = torch.full_like(flat[0], scheduled(self.settings.clip_range, done))
-        rollout = state.updates.expand(len(clip_range)).clone()
-        return PpoRows(s.obs.flatten(0, 1), s.action.flatten(0, 1), *flat, clip_range, rollout)
+        clip_range = torch.full_like(s.reward, scheduled(self.settings.clip_range, done))
+        rollout = state.updates.expand_as(s.reward)
+        columns = (s.obs, s.action, log_prob, advantage, target, value, clip_range, rollout)
+        return PpoRows(*(column.flatten(0, 1) for column in columns))
 
     def log_prob(self, policy: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability of actions [batch, action_dim], and the entropy of their distributions: [batch] each."""

@@ -102,7 +102,7 @@ class TorchAlgorithm(Algorithm[S]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.setup()
-            found = self.learn(self._zeros(data.batch), 1)  # type: ignore[union-attr]
+            found = self.learn(self._zeros(data.batch), 1)
         if not isinstance(found, Mapping):
             given = type(found).__name__
             raise ConfigError(f"{type(self).__name__}.learn gave a {given}, expected metrics by name: {{'loss': ...}}")

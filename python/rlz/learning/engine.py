@@ -345,7 +345,7 @@ class Engine:
         self._launches = self._make_launches(rows, batch_size, 1)
         self._noise = self._launches.noise[0]
 
-    def _drawn(self) -> Batch:
+    def _drawn(self) -> Any:
         """A batch of a launch, with its noise, to compare executors with."""
         assert self._launches is not None
         self._launches.draw(1)

@@ -131,7 +131,7 @@ class Launches:
         noise = torch.empty_like(self._noise[:count]).normal_(generator=self.inputs.generator)
         self._noise[:count].copy_(noise if frozen is None else torch.where(frozen, self._noise[:count], noise))
 
-    def batch(self, index: int) -> Batch:
+    def batch(self, index: int) -> Any:
         """Rows of one update of the newest launch."""
         return self.rows.gather(self.indices[index])
 

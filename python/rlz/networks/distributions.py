@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlz.lazy import Lazy
@@ -39,3 +40,37 @@ def squashed_gaussian(head: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     # log(1 - tanh(u)^2) in a form that neither overflows nor cancels for large |u|.
     squash = 2.0 * (math.log(2.0) - unsquashed - F.softplus(-2.0 * unsquashed))
     return torch.tanh(unsquashed), (gaussian - squash).sum(-1)
+
+
+def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of actions under Normal(mean, exp(log_std)), and its entropy (nats): [batch] each.
+
+    Parameters
+    ----------
+    mean, action
+        [batch, action_dim].
+    log_std
+        [action_dim].
+    """
+    distance = (action - mean) * torch.exp(-log_std)
+    log_prob = -0.5 * distance.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+    entropy = (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
+    return log_prob.sum(-1), entropy.expand(len(mean))
+
+
+def categorical(logits: Tensor, choices: Sequence[int], action: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of chosen indices, and the entropy (nats), summed over the components: [batch] each.
+
+    Parameters
+    ----------
+    logits
+        [batch, sum of choices], those of all components side by side.
+    choices
+        Of each component.
+    action
+        [batch, components], int64.
+    """
+    logs = [part.log_softmax(-1) for part in torch.split(logits, list(choices), -1)]
+    taken = [part.gather(1, action[:, index : index + 1]) for index, part in enumerate(logs)]
+    entropies = [-(part.exp() * part).sum(-1, keepdim=True) for part in logs]
+    return torch.cat(taken, 1).sum(1), torch.cat(entropies, 1).sum(1)

@@ -276,7 +276,7 @@ class SegmentRecorder:
         for segment, saved in zip(self._segments, state["segments"], strict=False):
             segment.restore(saved)
         self._between = True
-        if len({segment.length % self._length for segment in self._segments}) > 1:
+        if self._parameters is not None and len({segment.length % self._length for segment in self._segments}) > 1:
             # They would wait for each other: one for the next version, which comes when the others are as far.
             for segment in self._segments:
                 segment.length = 0
