@@ -183,7 +183,7 @@ class Engine:
         if self._swap is None:
             return True
 
-        def sample() -> Batch:
+        def sample() -> Any:
             if self._launches is None:
                 self._noise.normal_(generator=self._inputs.generator)
                 return draw()

@@ -41,7 +41,7 @@ class RolloutRows:
     def take(self, prepared: Any) -> None:
         """Take the place of the rollout before."""
         for field, (begin, end, _, _) in zip(prepared, self._fields, strict=True):
-            self._packed[:, begin:end] = field.reshape(self._rows, -1).view(torch.float32)
+            self._packed[:, begin:end] = field.reshape(self._rows, -1).contiguous().view(torch.float32)
 
     def layout(self, batch_size: int) -> tuple[Layout, ...]:
         """Of the fields of a batch."""
