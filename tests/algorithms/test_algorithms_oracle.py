@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.oracle, pytest.mark.timeout(900)]  # the environment o
 OBS, ACTION, BATCH, UPDATES = 5, 3, 64, 60
 FLOAT = torch.float64
 RATE, TAU, GAMMA = 1e-3, 0.02, 0.97
-PARAMETERS = ("actor.", "critic.", "target.", "log_alpha")
+PARAMETERS = ("actor.", "critic.", "q.", "target.", "log_alpha")
 
 
-def batches() -> list[Batch]:
+def batches(choices: int = 0) -> list[Batch]:
     draw = generator(100)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -31,7 +31,8 @@ def batches() -> list[Batch]:
     def one() -> Batch:
         ends = torch.rand(BATCH, generator=draw, dtype=FLOAT) < 0.2
         discount = GAMMA * (~ends).to(FLOAT)
-        return Batch(normal(BATCH, OBS), normal(BATCH, ACTION).tanh(), normal(BATCH, OBS), 2 * normal(BATCH), discount)
+        batch = Batch(normal(BATCH, OBS), normal(BATCH, ACTION).tanh(), normal(BATCH, OBS), 2 * normal(BATCH), discount)
+        return batch._replace(action=torch.randint(choices, (BATCH, 1), generator=draw)) if choices else batch
 
     return [one() for _ in range(UPDATES)]
 
@@ -49,15 +50,20 @@ def batches() -> list[Batch]:
             {"policy_delay": 3, "target_policy_noise": 0.5, "target_noise_clip": 0.3},
         ),
         ("ddpg", {}, {}),
+        ("dqn", {"target_every": 7}, {"target_update_interval": 7}),
+        # The norm of the gradient is clipped in most updates.
+        (
+            "dqn",
+            {"target_every": 1, "max_grad_norm": 0.1},
+            {"target_update_interval": 1, "max_grad_norm": 0.1},
+        ),
     ],
 )
 def test_updates_equal_those_of_stable_baselines3(
     tmp_path: Path, algo: str, settings: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    n_critics = settings.get("n_critics", 1 if algo == "ddpg" else 2)
-    algorithm: Any = make(
-        algo, OBS, ACTION, hidden=(32, 24), gamma=GAMMA, tau=TAU, **{**settings, "n_critics": n_critics}
-    )
+    critics = {} if algo == "dqn" else {"n_critics": settings.get("n_critics", 1 if algo == "ddpg" else 2)}
+    algorithm: Any = make(algo, OBS, ACTION, hidden=(32, 24), gamma=GAMMA, tau=TAU, **{**settings, **critics})
     state = algorithm.init(generator(3), FLOAT)
     draw = generator(500)
     noise = torch.stack(
@@ -65,9 +71,9 @@ def test_updates_equal_those_of_stable_baselines3(
     )
     if algo != "sac":
         noise = 1.5 * noise  # so that the clip acts
-    rows = batches()
+    rows = batches(ACTION if algo == "dqn" else 0)
     job = {"algo": algo, "options": options, "obs": OBS, "action": ACTION, "batch": BATCH, "updates": UPDATES}
-    job |= {"hidden": [32, 24], "n_critics": n_critics, "learning_rate": RATE, "tau": TAU}
+    job |= {"hidden": [32, 24], **critics, "learning_rate": RATE, "tau": TAU}
     np.savez(
         tmp_path / "in.npz",
         job=json.dumps(job),
@@ -89,4 +95,5 @@ def test_updates_equal_those_of_stable_baselines3(
         if name.startswith(PARAMETERS):
             np.testing.assert_allclose(tensor.numpy(), theirs[name], rtol=0, atol=1e-13, err_msg=name)
             compared.add(name)
-    assert {"actor.head.weight", "critic.0.bias", "target.critic.head.weight"} <= compared
+    known = ("actor.head.weight", "critic.0.bias", "target.critic.head.weight")
+    assert set(("q.0.weight", "target.q.head.bias") if algo == "dqn" else known) <= compared

@@ -36,6 +36,8 @@ KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is
         ("--max-ep-len", "--max-episode-steps"),
         ("--time-limit", "--max-episode-steps"),
         ("--grad-clip", "--max-grad-norm"),
+        ("--start-e", "--exploration-initial-eps"),
+        ("--target-network-frequency", "--target-every (in updates)"),
         ("--per", "--prioritized"),
         ("--per-alpha", "--priority-alpha"),
         ("--num-steps", "--n-steps (steps of each environment in a rollout"),
@@ -53,7 +55,7 @@ def test_answers(name: str, answer: str) -> None:
 
 NO_HINT = """
 zzzzzz num_minibatches verbose progress
-eval_deterministic eval_steps use_rnn rnn_size lstm epsilon eps exploration_fraction dueling double_q
+eval_deterministic eval_steps use_rnn rnn_size lstm epsilon eps
 num_atoms v_min v_max start_method monitor reward_threshold early_stopping patience save_model push_to_hub hf_entity
 port host nodes address backend ray multi_gpu n_quantiles
 """

@@ -173,3 +173,5 @@ def test_preset_values() -> None:
         config = resolve(algo, "Pendulum-v1")
         assert (config.learning_starts, config.learning_rate, config.gamma) == (10_000, 1e-3, 0.98)
         assert (config.hidden, config.n_critics, config.exploration_noise) == ((400, 300), critics, 0.1)
+    cart_pole = resolve("dqn", "CartPole-v1")
+    assert (cart_pole.replay_ratio, cart_pole.target_every, cart_pole.hidden) == (0.5, 128, (256, 256))

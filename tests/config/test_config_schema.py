@@ -28,6 +28,15 @@ def test_defaults_of_td3_are_those_of_the_paper() -> None:
     assert config.exploration_noise == 0.1
 
 
+def test_defaults_of_dqn_are_those_of_stable_baselines3() -> None:
+    config = run_config(algo="dqn", env="Some-v0")
+    assert (config.batch_size, config.learning_rate, config.hidden, config.tau) == (32, 1e-4, (64, 64), 1.0)
+    # SB3 moves its target network in every 10,000th env step and makes one update in four.
+    assert config.target_every / config.replay_ratio == 10_000
+    epsilon = config.exploration_initial_eps, config.exploration_final_eps, config.exploration_fraction
+    assert (*epsilon, config.max_grad_norm, config.double, config.dueling) == (1.0, 0.05, 0.1, 10.0, False, False)
+
+
 @pytest.mark.parametrize("algo", ["sac", "td3", "ddpg"])
 def test_a_dump_has_the_options_of_its_algorithm_alone(algo: str) -> None:
     config = run_config(algo=algo, env="Ant-v4")  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from rlz.runtime.train import train
 from rlz.transport import Streams
 from rlz.transport.stats import Stat
 
+DQN: dict[str, Any] = {"algo": "dqn", "replay_ratio": 1.0, "target_every": 40, "double": True}
 FAKE = {"learner": "support.fake_learner:Learner"}
 
 
@@ -47,6 +48,8 @@ def run(folder: Path, name: str, steps: int, workers: Any = FAKE, **values: Any)
         ("Ant-v4", {}),
         ("Pendulum-v1", {"algo": "td3", "policy_delay": 4}),  # 70 updates at the cut: in the middle of a cycle
         ("Pendulum-v1", {"algo": "ddpg"}),
+        # Without schedules, which follow the length that a run was given.
+        ("CartPole-v1", {**DQN, "exploration_fraction": 0.0, "prioritized": True, "priority_beta": 1.0}),
         ("Pendulum-v1", {"device": "auto", "devices": ("cpu", "cpu"), "updates_per_launch": 8}),
     ],
 )

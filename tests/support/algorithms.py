@@ -8,6 +8,8 @@ from rlz.envs.spaces import EnvSpec
 A = TypeVar("A", bound=Algorithm[Any])
 
 
-def made(kind: type[A], obs: int, action: int, *, precision: str = "fp32", **settings: Any) -> A:
+def made(
+    kind: type[A], obs: int, action: int, *, precision: str = "fp32", choices: tuple[int, ...] = (), **settings: Any
+) -> A:
     """An algorithm with these settings."""
-    return kind(kind.Settings(**settings), EnvSpec.of_sizes(obs, action)).in_precision(precision)
+    return kind(kind.Settings(**settings), EnvSpec.of_sizes(obs, action, choices)).in_precision(precision)

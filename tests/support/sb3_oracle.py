@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import stable_baselines3
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common import policies
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
@@ -28,9 +28,9 @@ GAMMA = 0.97
 class Spaces(gymnasium.Env):
     """Only its spaces are used."""
 
-    def __init__(self, obs: int, action: int) -> None:
+    def __init__(self, obs: int, action: int, discrete: bool) -> None:
         self.observation_space = Box(-np.inf, np.inf, (obs,), np.float32)
-        self.action_space = Box(-1, 1, (action,), np.float32)
+        self.action_space = Discrete(action) if discrete else Box(-1, 1, (action,), np.float32)
 
 
 def linears(module: nn.Module) -> list[nn.Linear]:
@@ -40,6 +40,13 @@ def linears(module: nn.Module) -> list[nn.Linear]:
 def layers(model: Any, actions: int) -> Iterator[tuple[str, int | None, slice, nn.Linear]]:
     """Name in rlz, member of a stack, outputs of rlz's layer, and the layer itself."""
     everything = slice(None)
+    if hasattr(model, "q_net"):
+        for prefix, network in (("", model.q_net), ("target.", model.q_net_target)):
+            *hidden, head = linears(network)
+            for number, layer in enumerate(hidden):
+                yield f"{prefix}q.{number}", None, everything, layer
+            yield f"{prefix}q.head", None, everything, head
+        return
     for prefix, actor in (("", model.actor), ("target.", getattr(model, "actor_target", None))):
         if actor is None:
             continue
@@ -69,12 +76,13 @@ def main(given: str, result: str) -> None:
     data = dict(np.load(given))
     job = json.loads(str(data.pop("job")))
     obs, actions, updates, batch_size = job["obs"], job["action"], job["updates"], job["batch"]
+    discrete = job["algo"] == "dqn"
     torch.set_num_threads(1)
     policies.preprocess_obs = lambda seen, space, normalize_images=True: seen.double()  # it would make it float32
-    shape = {"net_arch": job["hidden"], "n_critics": job["n_critics"]}
+    shape = {"net_arch": job["hidden"]} | ({} if discrete else {"n_critics": job["n_critics"]})
     common = {"learning_rate": job["learning_rate"], "gamma": GAMMA, "tau": job["tau"], "batch_size": batch_size}
     model = getattr(stable_baselines3, job["algo"].upper())(
-        "MlpPolicy", Spaces(obs, actions), policy_kwargs=shape, device="cpu", **common, **job["options"]
+        "MlpPolicy", Spaces(obs, actions, discrete), policy_kwargs=shape, device="cpu", **common, **job["options"]
     )
     model.set_logger(configure(None, []))
     model.policy.double()
@@ -115,7 +123,13 @@ def main(given: str, result: str) -> None:
             return real(self, mean, std, generator=generator)
 
         torch.Tensor.normal_ = normal
-    model.train(gradient_steps=updates, batch_size=batch_size)
+    if discrete:
+        for _ in range(updates):  # the target network moves after a step in the environment
+            model.train(gradient_steps=1, batch_size=batch_size)
+            model._on_step()
+        queue = []
+    else:
+        model.train(gradient_steps=updates, batch_size=batch_size)
     found = {name.removeprefix("state/"): array for name, array in data.items() if name.startswith("state/")}
     for name, member, outputs, layer in layers(model, actions):
         of(found[f"{name}.weight"], member)[:, outputs] = layer.weight.detach().numpy().T

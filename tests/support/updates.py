@@ -22,8 +22,8 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def make_batch(seed: int = 1, *, weights: bool = False) -> Batch:
-    """Transitions of which every third one ends in a terminal state."""
+def make_batch(seed: int = 1, *, weights: bool = False, choices: int = 0) -> Batch:
+    """Transitions of which every third one ends in a terminal state. With `choices` actions are indices below it."""
     draw = generator(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -32,6 +32,8 @@ def make_batch(seed: int = 1, *, weights: bool = False) -> Batch:
     discount = torch.full((SIZE,), 0.9, dtype=FLOAT)
     discount[::3] = 0.0
     batch = Batch(normal(SIZE, OBS), normal(SIZE, ACTION).tanh(), normal(SIZE, OBS), normal(SIZE), discount)
+    if choices:
+        batch = batch._replace(action=torch.randint(choices, (SIZE, 1), generator=draw))
     return batch._replace(weight=torch.rand(SIZE, generator=draw, dtype=FLOAT)) if weights else batch
 
 
@@ -105,5 +107,10 @@ def farthest(pairs: list[tuple[Tensor, Tensor]]) -> float:
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 
+CHOOSING = {"dqn": (3,)}
+"""Algorithms that need choices, and how many they get here."""
+
+
 def make(algo: str, obs: int = 3, action: int = 2, **values: Any) -> Algorithm[Any]:
-    return made(algorithm_type(algo), obs, action, **{"hidden": (8,), **values})
+    choices = CHOOSING.get(algo, ())
+    return made(algorithm_type(algo), obs, action, **{"hidden": (8,), "choices": choices, **values})

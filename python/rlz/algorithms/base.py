@@ -10,8 +10,7 @@ from rlz.algorithms.settings import Settings
 from rlz.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.errors import CheckpointError, ConfigError
 from rlz.lazy import Lazy
-from rlz.networks.mlp import Mlp
-from rlz.networks.policy_value import PolicyValue
+from rlz.networks.layout import Layout
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +36,7 @@ ACTOR = "actor"
 
 
 class Batch(NamedTuple):
-    """Transitions, one per row. All floating point, on the learner's device.
+    """Transitions, one per row, on the learner's device. All floating point, but for choices.
 
     `discount` is gamma (gamma^k for a k-step reward), and 0 where the episode terminated: the only place where
     termination enters a target. A truncated transition bootstraps from its true final `next_obs`.
@@ -46,7 +45,7 @@ class Batch(NamedTuple):
     """
 
     obs: Tensor  # [batch, obs_dim]
-    action: Tensor  # [batch, action_dim] in [-1, 1]
+    action: Tensor  # [batch, action_dim] in [-1, 1]; choices: indices, int64
     next_obs: Tensor  # [batch, obs_dim]
     reward: Tensor  # [batch]
     discount: Tensor  # [batch]
@@ -211,9 +210,9 @@ class Algorithm(Generic[S]):
         """What an update gives, from the metrics and checks that its kind has, by name."""
         return Outcome(state, _stacked(metrics, self.metrics, math.nan), _stacked(checks, self.checks, 0.0), td_errors)
 
-    def networks(self) -> dict[str, Mlp | PolicyValue]:
+    def networks(self) -> dict[str, Layout]:
         """Its networks by name."""
-        return {network.name: network for network in vars(self).values() if isinstance(network, Mlp | PolicyValue)}
+        return {network.name: network for network in vars(self).values() if isinstance(network, Layout)}
 
     def state_dict(self, state: Any) -> dict[str, Tensor]:
         """Views by name, for instance `actor.0.weight`, `target.critic.head.bias`, `adam.square.actor.0.weight`."""

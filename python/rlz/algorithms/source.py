@@ -34,6 +34,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "sac": "rlz.algorithms.sac:Sac",
         "td3": "rlz.algorithms.td3:Td3",
         "ddpg": "rlz.algorithms.ddpg:Ddpg",
+        "dqn": "rlz.algorithms.dqn:Dqn",
         "ppo": "rlz.algorithms.ppo:Ppo",
         "appo": "rlz.algorithms.appo:Appo",
     }

@@ -85,8 +85,12 @@ class EnvSpec:
         )
 
     @classmethod
-    def of_sizes(cls, obs: int, action: int) -> Self:
-        """Flat float32 observations and actions in [-1, 1], for programs without an environment."""
+    def of_sizes(cls, obs: int, action: int = 1, choices: tuple[int, ...] = ()) -> Self:
+        """Flat float32 observations, and actions in [-1, 1] or choices, for programs without an environment."""
+        if choices:
+            shape = () if len(choices) == 1 else (len(choices),)
+            low, high = (0.0,) * len(choices), tuple(float(count - 1) for count in choices)
+            return cls("sizes", (obs,), "float32", shape, "int64", low, high, None)
         ones = (1.0,) * action
         return cls("sizes", (obs,), "float32", (action,), "float32", tuple(-one for one in ones), ones, None)
 
@@ -120,12 +124,25 @@ class EnvSpec:
     def require_box_actions(self, who: str) -> None:
         """Raise EnvError unless actions are a Box. `who`: the algorithm that needs that, for the message."""
         if self.discrete:
-            choices = ", ".join(map(str, self.action_choices))
-            space = f"MultiDiscrete([{choices}])" if self.action_shape else f"Discrete({choices})"
             raise EnvError(
-                f"{self.env_id} has the action_space {space}; {who} needs continuous actions (a Box). An algorithm for "
-                "choices fits, or a wrapper of your own (--wrapper) that states a Box and chooses by it."
+                f"{self.env_id} has the action_space {self._action_space}; {who} needs continuous actions (a Box). An "
+                "algorithm for choices fits, or a wrapper of your own (--wrapper) that states a Box and chooses by it."
             )
+
+    def require_one_choice(self, who: str) -> None:
+        """Raise EnvError unless an action is one choice. `who`: the algorithm that needs that, for the message."""
+        if len(self.action_choices) != 1:
+            raise EnvError(
+                f"{self.env_id} has the action_space {self._action_space}; {who} needs one choice (Discrete). An "
+                "algorithm for such actions fits, or a wrapper of your own (--wrapper) that states a Discrete space."
+            )
+
+    @property
+    def _action_space(self) -> str:
+        if not self.discrete:
+            return f"Box of shape {self.action_shape}"
+        choices = ", ".join(map(str, self.action_choices))
+        return f"MultiDiscrete([{choices}])" if self.action_shape else f"Discrete({choices})"
 
     @property
     def row_action_dtype(self) -> "np.dtype[Any]":

@@ -76,6 +76,7 @@ class Sampler:
         self._views = [(steps.obs[i], steps.actions[i], steps.next_obs[i]) for i in range(count)]  # of one lane each
         self._learning_starts = data.starts
         self._total = config.total_timesteps
+        self._ranks = (np.array(self._lanes) / max(config.num_envs - 1, 1)).astype(np.float32)
         self._latest = self._subscriber.version
         self._record = self._recorder.record
         self._complete = streams.limiter.complete_step
@@ -126,7 +127,8 @@ class Sampler:
                 return True
         elif granted == len(tickets):
             version = self._policy.refresh(self._subscriber)
-            self._policy.act(self._obs, self._actions, progress=tickets.item(0) / self._total, extras=self._extras)
+            progress = tickets.item(0) / self._total
+            self._policy.act(self._obs, self._actions, progress=progress, ranks=self._ranks, extras=self._extras)
         else:
             version = self._policy.refresh(self._subscriber)
             self._act_for(np.flatnonzero(tickets >= 0))
@@ -234,7 +236,8 @@ class Sampler:
         actions = np.empty((len(which), self._actions.shape[1]), self._actions.dtype)
         extras = {name: np.empty((len(which), *all.shape[1:]), all.dtype) for name, all in (self._extras or {}).items()}
         progress = self._tickets.item(which[0]) / self._total
-        self._policy.act(self._obs[which], actions, progress=progress, extras=extras or None)
+        ranks = self._ranks[which]
+        self._policy.act(self._obs[which], actions, progress=progress, ranks=ranks, extras=extras or None)
         self._actions[which] = actions
         for name, values in extras.items():
             self._extras[name][which] = values  # type: ignore[index]
