@@ -69,11 +69,6 @@ def clipped(gradient: Tensor, most: float) -> Tensor:
     return gradient * (most / (gradient.square().sum().sqrt() + 1e-6)).clamp(max=1.0)
 
 
-def clipped(gradient: Tensor, most: float) -> Tensor:
-    """The gradient, scaled down to the norm `most` where it is larger (as torch.nn.utils.clip_grad_norm_)."""
-    return gradient * (most / (gradient.square().sum().sqrt() + 1e-6)).clamp(max=1.0)
-
-
 def polyak(target: Tensor, online: Tensor, tau: float) -> Tensor:
     """Target network after a soft update: (1 - tau) * target + tau * online."""
     if target.numel() >= dense.LEAST and dense.usable(target, online):
