@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlz.policy import Policy
     from rlz.records.runs import RunInfo
     from rlz.tracking.callbacks import Callback
-    from rlz.workers.evaluation import Evaluation
+    from rlz.workers.evaluation import Episodes
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def train(
 
 def evaluate(
     run: str | Path, *, episodes: int = 10, checkpoint: str | None = None, seeds: str = "held-out"
-) -> Evaluation:
+) -> Episodes:
     """Play whole episodes with the deterministic policy of a run, as `rlz eval` does.
 
     Parameters

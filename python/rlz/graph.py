@@ -42,6 +42,14 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 MOST_LEASES = 64
 """Subscribers that hold a lease cell. Those beyond it read as well; each cell costs one version's memory."""
 
+OWN_METRICS = frozenset(
+    {
+        *("learning_rate", "batch_size", "row_uses", "trying", "threads", "compiled", "actor_staleness"),
+        *("policy_version", "policy_lag", "publish_share", "updates"),
+    }
+)
+"""Names below `train/` that rlz logs itself: no algorithm measures something else under one of them."""
+
 _ITEM_BYTES = {"f16": 2, "bf16": 2, "u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f64": 8, "u64": 8, "i64": 8}
 
 _ROLE = re.compile(r"[a-z][a-z_]*")
@@ -259,6 +267,7 @@ class Graph:
         """
         _check_names("node", [node.role for node in self.nodes])
         _check_names("stream", [stream.name for stream in self.streams])
+        _check_metrics(self.metrics)
         for stream in self.streams:
             _check_stream(stream)
         for node in self.nodes:
@@ -316,6 +325,17 @@ def _check_names(what: str, names: list[str]) -> None:
             raise GraphError(f"{what} {name!r}: expected a name of small letters and _, such as sampler")
         if names.count(name) > 1:
             raise GraphError(f"{what} {name!r}: there are {names.count(name)} of that name. Give each its own")
+
+
+def _check_metrics(names: tuple[str, ...]) -> None:
+    for name in names:
+        if name in OWN_METRICS:
+            raise GraphError(
+                f"metric {name!r}: train/{name} is logged by rlz itself, as are {_and(sorted(OWN_METRICS - {name}))}. "
+                "Give the metric another name"
+            )
+        if names.count(name) > 1:
+            raise GraphError(f"metric {name!r}: there are {names.count(name)} of that name. Give each its own")
 
 
 def _check_stream(stream: Stream) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from rlz.errors import CheckpointError
-from rlz.records.checkpoint import Checkpointer, load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.checkpoint import load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.checkpointer import Checkpointer
 from rlz.transport import Replay
 from support.command_line import Rlz, serial
 from support.full_disk import largest_file

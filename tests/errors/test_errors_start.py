@@ -21,7 +21,7 @@ ANT = ("train", "sac", "--env", "Ant-v4")
     ("options", "words"),
     [
         (["train", "sca", "--env", "Ant-v4"], ["Unknown algorithm 'sca'. Did you mean sac?"]),
-        (["train", "ppo2", "--env", "Ant-v4"], ["Unknown algorithm 'ppo2'. Algorithms: "]),
+        (["train", "muzero", "--env", "Ant-v4"], ["Unknown algorithm 'muzero'. Algorithms: "]),
         ([*ANT, "--n-envs", "8"], ["No such option --n-envs", "rlz calls it --num-envs"]),
         ([*ANT, "--utd-ratio", "2"], ["rlz calls it --replay-ratio"]),
         ([*ANT, "--totl-timesteps", "2"], ["Did you mean --total-timesteps?"]),
@@ -118,7 +118,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[s
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         module = importlib.import_module("rlz.runtime.train")
-        monkeypatch.setattr(module, "check_memory", lambda config, env_spec: check_memory(config, env_spec, root))
+        monkeypatch.setattr(module, "check_memory", lambda *asked: check_memory(*asked, root))
 
     return pretend
 

@@ -97,6 +97,8 @@ REFUSED: dict[str, tuple[Callable[[], Graph], str]] = {
     "no fields": (lambda: replace(graph(), streams=(replace(LOST, fields=()),)), "stream 'lost' has no fields"),
     "same field": (lambda: replace(graph(), streams=(replace(LOST, fields=ROW[:1] * 2),)), "two fields of one name"),
     "reserved": (lambda: replace(graph(), streams=(replace(LOST, name="stats"),)), "every worker has the stats anyway"),
+    "metric of rlz": (lambda: replace(graph(), metrics=("loss", "threads")), "metric 'threads': train/threads"),
+    "same metric": (lambda: replace(graph(), metrics=("loss", "loss")), "metric 'loss': there are 2 of that name"),
 }  # fmt: skip
 
 

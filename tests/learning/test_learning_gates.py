@@ -41,7 +41,7 @@ def score(run: Path, episodes: int = 100) -> float:
     finally:
         env.close()
     assert result is not None
-    return result.mean
+    return result.return_mean
 
 
 @pytest.mark.timeout(300)

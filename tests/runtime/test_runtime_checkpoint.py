@@ -13,7 +13,8 @@ import rlz
 from rlz._native import FLAG_TRUNCATED
 from rlz.errors import CheckpointError, NonFiniteError
 from rlz.records import replay_files
-from rlz.records.checkpoint import KEEP, load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.checkpoint import load_checkpoint, newest_checkpoint, step_folders
+from rlz.records.checkpointer import KEEP
 from rlz.system import files
 from rlz.transport import Streams
 from support.harness import Run, config
@@ -117,7 +118,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_is_loud(
             raise OSError(28, "No space left on device")
         files.write_file(path, data)
 
-    for module in ("checkpoint", "policy_files"):
+    for module in ("checkpointer", "policy_files"):
         monkeypatch.setattr(f"rlz.records.{module}.write_file", full)
     assert trained.save() is None
     assert "CHECKPOINT NOT WRITTEN at 20 env steps: No space left on device" in capsys.readouterr().err

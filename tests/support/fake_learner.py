@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rlz.errors import NonFiniteError
-from rlz.records.checkpoint import Checkpointer
+from rlz.records.checkpointer import Checkpointer
 from rlz.transport import Streams
 from rlz.transport.stats import Stat, StatsRow, Waiting
 from rlz.workers.base import WorkerSpec, waiting

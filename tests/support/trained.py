@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rlz.records.checkpoint import Checkpointer
+from rlz.records.checkpointer import Checkpointer
 from rlz.workers.sampler import Sampler
 from support.harness import Run, config
 

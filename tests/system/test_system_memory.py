@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from rlz.config import run_config
+from rlz.config.model import ask
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import SharedMemoryError
 from rlz.planning.needs import check_memory, row_bytes
@@ -72,23 +73,25 @@ def test_the_address_space_limit_counts(machine: Path, monkeypatch: pytest.Monke
 
 def test_a_buffer_that_does_not_fit_is_refused_with_figures_and_a_fix(machine: Path) -> None:
     config = run_config(env="Ant-v4", buffer_size=100_000_000)
+    answers = ask(config, ANT)
     with pytest.raises(SharedMemoryError) as caught:
-        check_memory(config, ANT, machine)
+        check_memory(config, ANT, answers, machine)
     text = str(caught.value)
     assert "25.3 GiB for the replay buffer (100,000,000 rows of 272 bytes)" in text
     assert "8.0 GiB left: free memory of this machine" in text
     fits = int(text.split("--buffer-size ")[1].split(" ")[0])
-    check_memory(config.model_copy(update={"buffer_size": fits}), ANT, machine)
+    check_memory(config.model_copy(update={"buffer_size": fits}), ANT, answers, machine)
     with pytest.raises(SharedMemoryError):
-        check_memory(config.model_copy(update={"buffer_size": fits + 100_000}), ANT, machine)
+        check_memory(config.model_copy(update={"buffer_size": fits + 100_000}), ANT, answers, machine)
 
 
 def test_a_container_too_small_for_any_buffer_says_so(machine: Path) -> None:
     write(machine, "proc/self/cgroup", "0::/\n")
     write(machine, "proc/self/mountinfo", MOUNT_V2)
     v2(machine, "", str(200 * MIB), 100 * MIB)
+    config = run_config(env="Ant-v4")
     with pytest.raises(SharedMemoryError, match=r"memory limit of the container .* raise the limit"):
-        check_memory(run_config(env="Ant-v4"), ANT, machine)
+        check_memory(config, ANT, ask(config, ANT), machine)
 
 
 def test_this_machine_has_limits() -> None:

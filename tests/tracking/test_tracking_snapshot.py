@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from rlz.answers import Replay
+from rlz.graph import OWN_METRICS
 from rlz.tracking.process import read_usage, started_at
 from rlz.tracking.reading import Reader, WorkerInfo
-from rlz.tracking.snapshot import between
+from rlz.tracking.snapshot import LEARNER_VALUES, between
 from rlz.transport.stats import Stat, Waiting
-from support.tracking import FakeStreams, workers
+from support.tracking import METRICS, FakeStreams, workers
 
 CONFIG = SimpleNamespace(data=lambda: Replay((), 1000, 8, None, starts=100), total_timesteps=10_000)
 
@@ -155,3 +156,10 @@ def test_usage_of_a_process_that_is_gone_is_none(tmp_path):
 
 def test_start_of_this_process_lies_before_now():
     assert 0 < time.monotonic() - started_at() < 24 * 3600
+
+
+def test_names_that_an_algorithm_cannot_give_its_metrics_are_those_that_rlz_logs() -> None:
+    streams = FakeStreams()
+    tags = {*snapshot_of(streams, change=lambda: streams.step(10, 10)).scalars(), *LEARNER_VALUES}
+    logged = {tag.removeprefix("train/") for tag in tags if tag.startswith("train/")} - {*METRICS}
+    assert logged | {"updates"} == OWN_METRICS  # TensorBoard and W&B get the number of updates as well

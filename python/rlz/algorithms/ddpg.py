@@ -11,20 +11,13 @@ paper's Ornstein-Uhlenbeck process, no weight decay, no batch normalisation (`--
 from __future__ import annotations
 
 from rlz.algorithms.td3 import DeterministicSettings, TwinDelayed
-from rlz.options import Integer, Panel, option
+from rlz.options import Integer, changed
 
 
 class DdpgSettings(DeterministicSettings):
     """Defaults are those of Stable-Baselines3."""
 
-    n_critics: Integer = option(
-        1,
-        panel=Panel.NETWORK,
-        help="Critics; the target is the minimum of all, or of --target-critics.",
-        metavar="INT",
-        ge=1,
-        le=64,
-    )
+    n_critics: Integer = changed(DeterministicSettings, "n_critics", 1)
 
 
 class Ddpg(TwinDelayed[DdpgSettings]):

@@ -3,6 +3,6 @@
 Run configurations, algorithms and users' files state theirs with it.
 """
 
-from rlz.options.option import Integer, Number, Panel, option
+from rlz.options.option import Integer, Number, Panel, changed, option
 
-__all__ = ["Integer", "Number", "Panel", "option"]
+__all__ = ["Integer", "Number", "Panel", "changed", "option"]

@@ -1,10 +1,11 @@
 """How one option of a run is stated: default, range, help."""
 
 from collections.abc import Callable
+from copy import copy
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
 from rlz.options import values
@@ -61,6 +62,13 @@ def option(
     if factory is not None:
         return Field(default_factory=factory, description=help, json_schema_extra=extra, **limits)
     return Field(default, description=help, json_schema_extra=extra, **limits)
+
+
+def changed(settings: type[BaseModel], name: str, default: Any) -> Any:
+    """An option of other settings, with another default."""
+    field = copy(settings.model_fields[name])
+    field.default = default
+    return field
 
 
 def of_networks(field: FieldInfo) -> bool:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlz.answers import Rollout
-from rlz.config.model import ask
 from rlz.errors import SharedMemoryError
 from rlz.graph import allocated_rows, packed_bytes
 from rlz.standard import ROLLOUTS_IN_FLIGHT
 from rlz.system.memory import MIB, Limit, in_words, limits
 
 if TYPE_CHECKING:
+    from rlz.answers import Answers
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
 
@@ -61,13 +61,13 @@ class Needs:
         return self.replay + self.learning + self.workers
 
 
-def estimate(config: "RunConfig", env_spec: "EnvSpec") -> Needs:
-    """Estimate the memory that a run will take."""
+def estimate(config: "RunConfig", env_spec: "EnvSpec", answers: "Answers") -> Needs:
+    """Estimate the memory that a run will take, by what its algorithm answers."""
     steppers = config.samplers + (1 if config.eval_every > 0 else 0)
     workers = LEARNER_BYTES + (config.num_envs - config.samplers) * ENV_BYTES
     if config.mode != "serial":
         workers += steppers * STEPPER_BYTES + CONTROLLER_BYTES
-    data, learning = config.data(), _learning_bytes(config, env_spec)
+    data, learning = config.data(), _learning_bytes(config, env_spec, answers)
     if isinstance(data, Rollout):
         rollout = config.num_envs * data.length * packed_bytes(env_spec.segment_fields())
         # In the queue, in the samplers, and in the learner as they came and as rows.
@@ -75,8 +75,8 @@ def estimate(config: "RunConfig", env_spec: "EnvSpec") -> Needs:
     return Needs(replay_rows(config) * row_bytes(env_spec), learning, workers)
 
 
-def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
-    data, (state, per_row) = config.data(), ask(config, env_spec).memory
+def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec", answers: "Answers") -> int:
+    data, (state, per_row) = config.data(), answers.memory
     if isinstance(data, Rollout):
         return state + data.batch * per_row
     on_cpu = any(not device.startswith("cuda") for device in config.learner_devices())
@@ -87,7 +87,7 @@ def _learning_bytes(config: "RunConfig", env_spec: "EnvSpec") -> int:
     return mirror + priorities + state + data.batch * (row_bytes(env_spec) + on_cpu * per_row)
 
 
-def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/")) -> None:
+def check_memory(config: "RunConfig", env_spec: "EnvSpec", answers: "Answers", root: Path = Path("/")) -> None:
     """Refuse a run that does not fit, before anything is allocated or started.
 
     Raises
@@ -95,7 +95,7 @@ def check_memory(config: "RunConfig", env_spec: "EnvSpec", root: Path = Path("/"
     SharedMemoryError
         With the estimate, the limit that is too small, and what would fit.
     """
-    needs = estimate(config, env_spec)
+    needs = estimate(config, env_spec, answers)
     for limit in limits(root):
         if needs.total > limit.available:
             raise SharedMemoryError(_explain(config, env_spec, needs, limit))

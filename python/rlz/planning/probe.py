@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rlz.bench.children import Child
 from rlz.errors import RlzError
 from rlz.learning.threads import learner_environment
+from rlz.planning.budget import Budget, Done, Progress, lines
 from rlz.planning.model import DEFAULT_SPIN, Setting, setting_of
 from rlz.planning.needs import STEPPER_BYTES
 from rlz.planning.planner import open_settings
@@ -29,9 +30,6 @@ from rlz.system.memory import limits
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
-
-Progress = Callable[[str, float], None]
-"""Called with what is measured next, and the part of the budget that is spent."""
 
 LOOK_S = 0.5
 """Time for which others are looked at before anything is measured."""
@@ -50,29 +48,6 @@ WIDTH = 256
 
 OTHER_SPIN = 10_000
 """Spin count that is measured beside the default, for the best setting, where the cores are more than one."""
-
-
-class Budget:
-    """The time that measuring may take, and who is told about it."""
-
-    def __init__(self, seconds: float, progress: Progress | None = None) -> None:
-        self.seconds = seconds
-        self.begin = time.monotonic()
-        self._progress = progress
-
-    @property
-    def spent(self) -> float:
-        """Seconds since the begin."""
-        return time.monotonic() - self.begin
-
-    def left(self, part: float = 1.0) -> float:
-        """Seconds until a part of the budget is spent, at least 0."""
-        return max(0.0, part * self.seconds - self.spent)
-
-    def say(self, text: str) -> None:
-        """What is measured next."""
-        if self._progress is not None:
-            self._progress(text, min(1.0, self.spent / self.seconds))
 
 
 @ended_afterwards()
@@ -263,64 +238,6 @@ def _machine(hardware: Hardware, clock: Budget, environment: dict[str, str], fou
     found["memory"], found["products"], found["copies"] = done.figures.values()
 
 
-# -- children ------------------------------------------------------------------------------------------------------
-
-
-class Done:
-    """What a child of tasks (`rlz.planning.tasks`) has measured, and what of its plan is missing.
-
-    Parameters
-    ----------
-    name : of everything that it does, for people.
-    groups : of figures.
-    skipped : errors, and what is missing in the end, are added here.
-    """
-
-    def __init__(self, name: str, groups: Sequence[str], skipped: list[str]) -> None:
-        self.figures: dict[str, list[Any]] = {group: [] for group in groups}
-        self._name = name
-        self._plan = [name]
-        self._done: set[str] = set()
-        self._skipped = skipped
-
-    @property
-    def missing(self) -> list[str]:
-        """What was neither measured nor is explained by an error."""
-        failed = {text.partition(": ")[0] for text in self._skipped}
-        return [name for name in self._plan if name not in self._done | failed]
-
-    def follow(self, child: Child, clock: Budget, until: Callable[[], float]) -> None:
-        """Take figures until the child ends, or its part of the budget is spent."""
-        for line in _lines(child, clock, until, self._skipped, self._name):
-            self._plan = line.get("plan", self._plan)
-            if "next" in line:
-                clock.say(line["next"])
-            if "done" in line:
-                self._done.add(line["done"])
-            if "error" in line:
-                self._skipped.append(line["error"])
-            for group, values in self.figures.items():
-                if group in line:
-                    values.append(line[group])
-        self._skipped += self.missing
-
-
-def _lines(
-    child: Child, clock: Budget, until: Callable[[], float], skipped: list[str], name: str
-) -> Iterable[dict[str, Any]]:
-    """Lines of a child until it ends, or until its part of the budget is spent."""
-    while True:
-        try:
-            line = child.line(clock.left(until()))
-        except TimeoutError:
-            return
-        if line is None:
-            if error := child.error():
-                skipped.append(f"{name}: {error}")
-            return
-        yield line
-
-
 # -- together ------------------------------------------------------------------------------------------------------
 
 
@@ -383,7 +300,7 @@ def _measure(
     command = [sys.executable, "-m", "rlz.planning.joint", json.dumps(job)]
     clock.say("samplers and learner together")
     with Child(command, env=environment | learner_environment(spin)) as child:
-        for line in _lines(child, clock, lambda: JOINT_UNTIL, found["skipped"], "samplers and learner together"):
+        for line in lines(child, clock, lambda: JOINT_UNTIL, found["skipped"], "samplers and learner together"):
             if "next" in line:
                 clock.say(_words(*turns[line["next"]]))
             elif "joint" in line:

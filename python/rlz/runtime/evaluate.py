@@ -12,7 +12,7 @@ from rlz.system.descendants import ended_afterwards
 
 if TYPE_CHECKING:
     from rlz.policy import Policy
-    from rlz.workers.evaluation import Evaluation
+    from rlz.workers.evaluation import Episodes
 
 
 SEEDS = {
@@ -76,7 +76,7 @@ def score(
     seeds: str = "held-out",
     max_episode_steps: int | None = None,
     video: Path | None = None,
-) -> "tuple[Policy, Evaluation]":
+) -> "tuple[Policy, Episodes]":
     """Play whole episodes as `evaluate` does, and print nothing; the policy and how it did."""
     if seeds not in SEEDS:
         raise UsageError(f"seeds {seeds!r}: expected {' or '.join(SEEDS)}")
@@ -103,14 +103,15 @@ def score(
     return policy, result
 
 
-def _report(policy: Any, result: "Evaluation", seeds: str) -> str:
+def _report(policy: Any, result: "Episodes", seeds: str) -> str:
     (rate,) = result.means_at_end
     success = "" if math.isnan(rate) else f"success {100 * rate:.0f} % of the episodes\n"
     low, high, count = min(result.returns), max(result.returns), len(result.returns)
     return (
         f"{policy.spec.env_id}: version {policy.version:,} of {policy.env_steps:,} env steps ({policy.path})\n"
-        f"return  {result.mean:.2f} +- {result.std:.2f} over {count} episodes, from {low:.2f} to {high:.2f}\n"
-        f"length  {result.mean_length:.1f} +- {result.std_length:.1f} env steps\n"
+        f"return  {result.return_mean:.2f} +- {result.return_std:.2f} over {count} episodes, "
+        f"from {low:.2f} to {high:.2f}\n"
+        f"length  {result.length_mean:.1f} +- {result.length_std:.1f} env steps\n"
         f"{success}"
         f"starts  {SEEDS[seeds]}"
     )

@@ -17,7 +17,8 @@ from rlz._native import RUNNING
 from rlz.errors import CheckpointError
 from rlz.graph import upstream
 from rlz.placement import Place
-from rlz.records.checkpoint import read_checkpoint, save_states
+from rlz.records.checkpoint import read_checkpoint
+from rlz.records.checkpointer import save_states
 from rlz.records.run_directory import RunDirectory
 from rlz.runtime.controller import Outcome, RunTracker
 from rlz.runtime.live import open_door

@@ -178,10 +178,13 @@ def make_job(config: "RunConfig", env_spec: "EnvSpec", workers: Mapping[str, str
     GraphError, SharedMemoryError
         The part that cannot work, or does not fit.
     """
+    from rlz.config.model import ask
     from rlz.workers.job import Job
 
-    check_memory(config, env_spec)
-    return Job.of(config, env_spec, workers=workers, available=min((one.available for one in limits()), default=None))
+    answers = ask(config, env_spec)
+    check_memory(config, env_spec, answers)
+    available = min((one.available for one in limits()), default=None)
+    return Job.of(config, env_spec, answers, workers=workers, available=available)
 
 
 def make_streams(job: "Job", resume: "Checkpoint | None" = None) -> "Streams":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Episodes:
     """Episodes of one policy, in the order of their reset seeds.
 
     Attributes
@@ -41,12 +41,12 @@ class Evaluation:
     at_end: tuple[tuple[float, ...], ...] = ()
 
     @property
-    def mean(self) -> float:
+    def return_mean(self) -> float:
         """Mean return."""
         return float(np.mean(self.returns))
 
     @property
-    def std(self) -> float:
+    def return_std(self) -> float:
         """Standard deviation of the returns (of the population: no correction for the sample size)."""
         return float(np.std(self.returns))
 
@@ -57,21 +57,21 @@ class Evaluation:
         return tuple(float(np.mean(column)) if column else math.nan for column in found)
 
     @property
-    def mean_length(self) -> float:
+    def length_mean(self) -> float:
         """Mean length."""
         return float(np.mean(self.lengths))
 
     @property
-    def std_length(self) -> float:
+    def length_std(self) -> float:
         """Standard deviation of the lengths."""
         return float(np.std(self.lengths))
 
     def score(self) -> dict[str, float]:
         """What `policy.json` keeps of it."""
         return {
-            "return_mean": self.mean,
-            "return_std": self.std,
-            "length_mean": self.mean_length,
+            "return_mean": self.return_mean,
+            "return_std": self.return_std,
+            "length_mean": self.length_mean,
             "episodes": len(self.returns),
         }
 
@@ -108,7 +108,7 @@ def play(
     go_on: Callable[[], bool] | None = None,
     played: Callable[[], None] | None = None,
     frame: Callable[[Any], None] | None = None,
-) -> Evaluation | None:
+) -> Episodes | None:
     """Play one deterministic episode for each reset seed.
 
     Parameters
@@ -156,4 +156,4 @@ def play(
         lengths.append(length)
         if played is not None:
             played()
-    return Evaluation(tuple(returns), tuple(lengths), time.monotonic() - began, cut, tuple(ends))
+    return Episodes(tuple(returns), tuple(lengths), time.monotonic() - began, cut, tuple(ends))

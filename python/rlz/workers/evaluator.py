@@ -27,7 +27,7 @@ from rlz.system.notices import notice
 from rlz.transport.stats import Stat, Waiting, at_end_keys
 from rlz.workers.base import WorkerSpec, waiting
 from rlz.workers.environment import Environment
-from rlz.workers.evaluation import Evaluation, evaluation_seeds, held_out_seeds, own_globals, play
+from rlz.workers.evaluation import Episodes, evaluation_seeds, held_out_seeds, own_globals, play
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
@@ -143,7 +143,7 @@ class Evaluator:
         if result.cut and not self._said_cut:
             self._said_cut = True
             notice(cut_note(self._env_spec, result.cut, len(result.returns)))
-        best = self._best is None or result.mean > self._best
+        best = self._best is None or result.return_mean > self._best
         if best:
             self._write_best(result, version, env_steps, updates)
         self._report(result, version, env_steps, updates, best)
@@ -181,7 +181,7 @@ class Evaluator:
         self._stats.set(Stat.HEARTBEAT, time.monotonic())
         return self._streams.limiter.state not in (STOPPING, CLOSED)
 
-    def _write_best(self, result: Evaluation, version: int, env_steps: int, updates: int) -> None:
+    def _write_best(self, result: Episodes, version: int, env_steps: int, updates: int) -> None:
         files = PolicyFiles.of(
             self._config,
             self._env_spec,
@@ -197,7 +197,7 @@ class Evaluator:
         except OSError as error:
             notice(f"{self._spec.name}: checkpoints/best could not be written ({error}); the previous one stays")
             return
-        self._best = result.mean
+        self._best = result.return_mean
 
     def _rescore_best(self) -> None:
         description = read_description(self._best_dir)
@@ -216,11 +216,11 @@ class Evaluator:
         description = read_description(self._best_dir)
         return None if description is None else float(description["evaluation"]["return_mean"])
 
-    def _report(self, result: Evaluation, version: int, env_steps: int, updates: int, best: bool) -> None:
+    def _report(self, result: Episodes, version: int, env_steps: int, updates: int, best: bool) -> None:
         event = (
             *(float(version), float(env_steps), float(updates)),
-            *(result.mean, result.std, min(result.returns), max(result.returns)),
-            *(result.mean_length, result.std_length, float(len(result.returns))),
+            *(result.return_mean, result.return_std, min(result.returns), max(result.returns)),
+            *(result.length_mean, result.length_std, float(len(result.returns))),
             *(result.wall_s, float(best)),
         )
         self._stats.push_event(event, result.means_at_end)

@@ -44,16 +44,18 @@ class Job:
         cls,
         config: "RunConfig",
         env_spec: "EnvSpec",
+        answers: Answers | None = None,
         *,
         workers: Mapping[str, str] | None = None,
         cores: Sequence[int] | None = None,
         available: int | None = None,
     ) -> Self:
-        """Ask the algorithm, make graph and placement, check both.
+        """Make graph and placement, check both.
 
         Parameters
         ----------
         config, env_spec : of the run.
+        answers : of its algorithm; None: it is asked.
         workers : other classes for some roles.
         cores : to pin to; default: those of this process.
         available : bytes of memory for the streams; None: not known.
@@ -63,7 +65,7 @@ class Job:
         GraphError
             The graph or its placement cannot work; names the part.
         """
-        answers = ask(config, env_spec)
+        answers = answers or ask(config, env_spec)
         graph = standard(answers, config.total_timesteps, envs=config.num_envs, evaluates=config.eval_every > 0)
         if config.graph is not None:
             graph = _own(config.graph, graph, answers)

@@ -27,7 +27,8 @@ from rlz.learning.precision import check_resumed, use_precision
 from rlz.learning.publication import Interval, Publication
 from rlz.learning.saving import Background
 from rlz.learning.trainer import learned
-from rlz.records.checkpoint import Checkpointer, read_checkpoint
+from rlz.records.checkpoint import read_checkpoint
+from rlz.records.checkpointer import Checkpointer
 from rlz.system.files import replace_file
 from rlz.system.notices import notice
 from rlz.transport.stats import LEARNERS_OWN, Stat, metric

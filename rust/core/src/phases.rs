@@ -1,8 +1,8 @@
 //! Where a worker's time goes: a clock that says which phase it is in, and counts the seconds of each.
 //!
-//! A phase is a value of the worker's row on the stats board: a counter of seconds. Every phase that has ended also goes
-//! into the ring of the same slot on a second board, the trace, with its begin and end: whoever reads that ring often
-//! enough has the whole time line, and a run that nobody traces pays for three words.
+//! A phase is a value of the worker's row on the stats board: a counter of seconds. Every phase that has ended also
+//! goes into the ring of the same slot on a second board, the trace, with its begin and end: whoever reads that ring
+//! often enough has the whole time line, and a run that nobody traces pays for three words.
 
 use std::sync::Arc;
 
