@@ -24,7 +24,8 @@ def gae(reward: Tensor, value: Tensor, next_value: Tensor, ends: Tensor, gamma: 
     ----------
     ends : bool, the episode ended with this step.
     """
-    return _accumulated(reward + gamma * next_value - value, gamma * lam * ~ends)
+    delta = reward + gamma * next_value - value
+    return _accumulated(delta, torch.full_like(delta, gamma * lam).masked_fill(ends, 0.0))
 
 
 class VTrace(NamedTuple):
@@ -49,7 +50,7 @@ def vtrace(
     """
     rho = ratio.clamp(max=1.0)
     delta = rho * (reward + gamma * next_value - value)
-    target = value + _accumulated(delta, gamma * lam * rho * ~ends)
+    target = value + _accumulated(delta, (gamma * lam * rho).masked_fill(ends, 0.0))
     last = torch.zeros_like(ends)
     last[:, -1] = True
     after = torch.cat([target[:, 1:], next_value[:, -1:]], 1)

@@ -146,23 +146,23 @@ class RolloutUpdates:
         self._consumer.close()
 
     def _collect(self, timeout: float) -> None:
-        """Take the next segments of the rollout, and leave out those whose policy is too old."""
-        into = {name: values[self._count :] for name, values in self._fields.items()}
-        notes = self._notes[self._count :]
-        if len(notes) == 0:
-            return
-        try:
-            found = self._consumer.pop_batch(into, timeout=timeout, notes=notes)
-        except WaitTimeoutError:
-            return
-        if self._data.max_lag is not None:
-            fresh = np.flatnonzero(self._lags(notes[:found]) <= self._data.max_lag)
-            if len(fresh) < found:
-                for values in (*into.values(), notes):
-                    values[: len(fresh)] = values[fresh]
-                self._dropped += found - len(fresh)
-                found = len(fresh)
-        self._count += found
+        """Take segments until the rollout is whole, and leave out those whose policy is too old."""
+        while self._count < self._segments:
+            into = {name: values[self._count :] for name, values in self._fields.items()}
+            notes = self._notes[self._count :]
+            try:
+                found = self._consumer.pop_batch(into, timeout=timeout, notes=notes)
+            except WaitTimeoutError:
+                return
+            if self._data.max_lag is not None:
+                fresh = np.flatnonzero(self._lags(notes[:found]) <= self._data.max_lag)
+                if len(fresh) < found:
+                    for values in (*into.values(), notes):
+                        values[: len(fresh)] = values[fresh]
+                    self._dropped += found - len(fresh)
+                    found = len(fresh)
+            self._count += found
+            timeout = 0.0
 
     def _begin(self) -> None:
         """Prepare the rows of the rollout."""
