@@ -26,7 +26,7 @@ MINIBATCHES, EPOCHS, BATCH, RATE = 4, 5, 32, 1e-3
         {},
         {"ent_coef": 0.01, "vf_coef": 0.7, "clip_range": 0.1, "max_grad_norm": 0.1, "normalize_advantage": False},
         {"clip_range_vf": 0.2},
-        {"target_kl": 0.002},
+        {"target_kl": 2e-4},
     ],
     ids=["defaults", "others", "clipped values", "target KL"],
 )
