@@ -127,6 +127,7 @@ def train(
         )
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("rlz.train has to be called from the main thread: it handles Ctrl-C while it runs")
+    settings = {name: reference_to(value) if callable(value) else value for name, value in settings.items()}
     callbacks = Callbacks(on_metrics, on_evaluation, on_checkpoint)
     named = algorithm if isinstance(algorithm, str) else reference_to(algorithm)
     resolved = resolve_with_origins(named, env if isinstance(env, str) else reference_to(env), settings)

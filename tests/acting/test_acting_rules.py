@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 import rlz
-from rlz.acting import Rule, make_policy, own_network
+from rlz.acting import Rule, make_policy, policy_of
 from rlz.acting.rules import Moment
 from rlz.answers import Field
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ConfigError, NonFiniteError, PolicyError
-from rlz.networks.spec import actor_manifest
+from rlz.networks.own import OwnNetwork
+from rlz.networks.spec import actor_manifest, head_outputs
 from rlz.workers.base import Report
 
 
@@ -106,21 +107,16 @@ class FiveOutputs(Net):
 class Mlp(nn.Module):
     """The network that Rust runs, as a user would write it."""
 
-    def __init__(self, env_spec: EnvSpec, outputs: int = 4) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(env_spec.obs_dim, 8), nn.Tanh(), nn.Linear(8, outputs))
+        self.net = nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs))
 
     def forward(self, obs: torch.Tensor) -> Any:
         return self.net(obs)
 
 
-class TwoOutputs(Mlp):
-    def __init__(self, env_spec: EnvSpec) -> None:
-        super().__init__(env_spec, 2)
-
-
-@pytest.mark.parametrize(("head", "net"), [("squashed_gaussian", Mlp), ("deterministic", TwoOutputs)])
-def test_an_own_network_acts_as_the_one_that_rust_runs(head: str, net: type[Mlp]) -> None:
+@pytest.mark.parametrize("head", ["squashed_gaussian", "deterministic"])
+def test_an_own_network_acts_as_the_one_that_rust_runs(head: str) -> None:
     env_spec = spaces()
     arguments = {"obs_dim": 3, "action_dim": 2, "hidden": [8], "activation": "tanh", "layer_norm": False, "head": head}
     manifest = actor_manifest(arguments)
@@ -128,7 +124,8 @@ def test_an_own_network_acts_as_the_one_that_rust_runs(head: str, net: type[Mlp]
     generator = np.random.default_rng(2)
     tensors = [generator.standard_normal(shape).astype(np.float32) for _, _, shape in manifest]
     native.load(np.concatenate([tensor.reshape(-1) for tensor in tensors]).view(np.uint8))
-    own = make_policy(own_network(net, head).policy(env_spec), np.random.SeedSequence(0))
+    network = OwnNetwork.of(f"{__file__}:Mlp", "actor", 3, head_outputs(head, 2))
+    own = make_policy(policy_of(network, env_spec, head), np.random.SeedSequence(0))
     own.load(np.concatenate([tensor.T.reshape(-1) for tensor in tensors]).view(np.uint8))  # torch has [out, in]
     obs = generator.standard_normal((40, 3)).astype(np.float32)
     actions = np.zeros((2, 40, 2), np.float32)
@@ -179,8 +176,6 @@ def test_rules_and_spaces_that_do_not_fit() -> None:
         act(rlz.EpsilonGreedy(Net), spaces())
     with pytest.raises(PolicyError, match=r"\[2, 4\] for 2 observations.*\[2, 5\]"):
         act(rlz.EpsilonGreedy(Net), spaces((5,)))
-    with pytest.raises(PolicyError, match=r"\[2, 4\] for 2 observations; expected \[2, 2\] for this head"):
-        act(own_network(Net, "deterministic"), spaces())
     with pytest.raises(PolicyError, match=r"gave a int, expected a torch\.nn\.Module"):
         Rule(lambda _: 3).policy(spaces())  # type: ignore[arg-type, return-value]
     Wrong.gives = {"action": torch.zeros(2, 2), "values": torch.zeros(2)}

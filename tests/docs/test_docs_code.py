@@ -39,12 +39,13 @@ def test_the_tutorial_gives_an_algorithm_that_trains(
     for block in blocks("own_algorithms"):
         name, _, code = block.partition("\n")
         files[name.removeprefix("# ")] = files.get(name.removeprefix("# "), "") + code
-    assert files.keys() == {"my_dqn.py", "train.py"}
+    assert files.keys() == {"my_dqn.py", "train.py", "my_net.py"}
     for name, code in files.items():
         (tmp_path / name).write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     exec(compile(files["train.py"], "train.py", "exec"), {"__name__": "__main__"})
     assert "MyDqn__CartPole-v1" in capsys.readouterr().out
+    assert rlz.train("sac", "Pendulum-v1", network="my_net.py:Net", runs_dir="runs").status == "completed"
     sys.modules.pop("my_dqn")
 
 

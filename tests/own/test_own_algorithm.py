@@ -12,6 +12,7 @@ from torch import nn
 
 import rlz
 from rlz.algorithms.described import description, settings_class
+from rlz.algorithms.source import algorithm_type
 from rlz.cli.app import main
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import CheckpointError
@@ -210,9 +211,21 @@ def test_examples_of_pure_updates_train_and_hold_their_ratio(tmp_path: Path, nam
     assert policy.predict(np.zeros(3, np.float32)).shape == (1,)
 
 
-def test_a_pure_update_of_a_users_file_is_compiled_by_the_helper(tmp_path: Path) -> None:
-    kind = load(f"{EXAMPLES / 'tqc.py'}:Tqc")
-    algorithm = kind(kind.Settings(hidden=(8,), n_quantiles=3, drop=1), EnvSpec.of_sizes(3, 2))
+OWN_LAYERS = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, inputs, outputs):
+        super().__init__(nn.Linear(inputs, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, outputs))
+"""
+
+
+@pytest.mark.parametrize("own", ["algorithm", "network"])
+def test_a_pure_update_of_a_users_file_is_compiled_by_the_helper(tmp_path: Path, own: str) -> None:
+    (tmp_path / "net.py").write_text(OWN_LAYERS)
+    kind = load(f"{EXAMPLES / 'tqc.py'}:Tqc") if own == "algorithm" else algorithm_type("sac")
+    settings = {"n_quantiles": 3, "drop": 1} if own == "algorithm" else {"network": f"{tmp_path / 'net.py'}:Net"}
+    algorithm = kind(kind.Settings(hidden=(8,), **settings), EnvSpec.of_sizes(3, 2))
     state = algorithm.init(torch.Generator().manual_seed(1))
     draw = torch.Generator().manual_seed(2)
     rows = [torch.randn(4, 3, generator=draw), torch.rand(4, 2, generator=draw), torch.randn(4, 3, generator=draw)]

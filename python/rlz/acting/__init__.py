@@ -4,6 +4,6 @@ Importing this package imports no torch.
 """
 
 from rlz.acting.policies import Policy, make_policy
-from rlz.acting.rules import EpsilonGreedy, Rule, as_rule, own_network
+from rlz.acting.rules import EpsilonGreedy, Rule, as_rule, policy_of
 
-__all__ = ["EpsilonGreedy", "Policy", "Rule", "as_rule", "make_policy", "own_network"]
+__all__ = ["EpsilonGreedy", "Policy", "Rule", "as_rule", "make_policy", "policy_of"]

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from rlz.answers import Field, PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ConfigError, PolicyError
-from rlz.networks.spec import CATEGORICAL, DETERMINISTIC, EPSILON_GREEDY, GAUSSIAN, SQUASHED_GAUSSIAN
+from rlz.networks.own import OwnNetwork
+from rlz.networks.spec import CATEGORICAL, DETERMINISTIC, EPSILON_GREEDY, GAUSSIAN, SQUASHED_GAUSSIAN, native_policy
 from rlz.references import load, reference_to
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from rlz.networks.mlp import Mlp
 
 
 class Moment(NamedTuple):
@@ -56,10 +59,12 @@ class Rule:
     network : called with the spaces (`EnvSpec`), gives the module: a class, a function, or a `functools.partial`
         of one with plain values.
     extras : what the data keeps beside the action; "log_prob" is that of the drawn action.
+    outputs : where it is given, the network is called as `Net(obs_dim, outputs)`, its module with flat observations.
     """
 
-    network: Callable[[EnvSpec], nn.Module]
+    network: Callable[..., nn.Module]
     extras: tuple[Field, ...] = ()
+    outputs: int | None = None
 
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Actions [m, action_dim] (see the class), and the extras by name, each [m, ...]."""
@@ -85,7 +90,10 @@ class Rule:
         import torch
 
         with torch.random.fork_rng(devices=[]):
-            module = self.network(spaces)
+            if self.outputs is None:
+                module = self.network(spaces)
+            else:
+                module = torch.nn.Sequential(torch.nn.Flatten(), self.network(spaces.obs_dim, self.outputs))
         if not isinstance(module, torch.nn.Module):
             raise PolicyError(f"{self.network!r} gave a {type(module).__name__}, expected a torch.nn.Module")
         return module.eval()
@@ -268,21 +276,14 @@ HEADS: Mapping[str, type[Rule]] = {
 """The rule of each head that Rust knows (`rlz.networks.spec`)."""
 
 
-def own_network(network: str | Callable[[EnvSpec], nn.Module], head: str, **settings: Any) -> Rule:
-    """The rule of a user's own network in the place of a built-in one.
+def policy_of(network: Mlp | OwnNetwork, spaces: EnvSpec, head: str, **arguments: Any) -> PolicySpec:
+    """The policy of an algorithm's network: Rust runs perceptrons, torch a user's own.
 
-    Parameters
-    ----------
-    network : `file.py:Net` or `module:Net`, or the class itself. Its module gives what the head needs.
-    head : name of a head of the built-in networks (`rlz.networks.spec`).
-    settings : of the rule of that head, such as `exploration_noise`.
-
-    Raises
-    ------
-    ConfigError
-        The network cannot be found or imported.
+    `head`: what its outputs mean (`rlz.networks.spec`). `arguments`: of the head, such as `exploration_noise`.
     """
-    return HEADS[head](load(network) if isinstance(network, str) else network, **settings)
+    if isinstance(network, OwnNetwork):
+        return HEADS[head](load(network.source), outputs=network.outputs, **arguments).policy(spaces)
+    return native_policy(network, spaces.action_dim, head, **arguments)
 
 
 def as_rule(acting: Rule | Callable[[EnvSpec], nn.Module]) -> Rule:

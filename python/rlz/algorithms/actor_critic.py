@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
+from rlz.acting.rules import policy_of
 from rlz.algorithms.base import Algorithm
 from rlz.algorithms.optim import adam
 from rlz.algorithms.settings import MlpSettings, ReplaySettings
 from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
 from rlz.networks.mlp import Mlp
-from rlz.networks.spec import head_outputs, native_policy
-from rlz.options import Integer, Number, Panel, option
+from rlz.networks.own import OwnNetwork
+from rlz.networks.spec import head_outputs
+from rlz.options import Integer, Number, Panel, option, values
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
 else:
     torch = Lazy("torch")
+
+
+Network = Mlp | OwnNetwork
+"""Functions of a flat parameter vector."""
 
 
 class ActorCriticSettings(ReplaySettings, MlpSettings):
@@ -49,6 +55,22 @@ class ActorCriticSettings(ReplaySettings, MlpSettings):
         ge=1,
         le=64,
     )
+
+    network: Annotated[str | None, AfterValidator(values.code_path)] = option(
+        None,
+        panel=Panel.NETWORK,
+        help="Class of torch modules, called as Net(inputs, outputs), in the place of the layers above for actor and "
+        "critics.",
+        metavar="FILE.py:NET",
+        expects="file.py:Net or module:Net",
+        shown="layers as above",
+    )
+
+    def make_network(self, name: str, inputs: int, outputs: int, members: int | None = None) -> Network:
+        """A network of these settings; with `members` a stack of so many."""
+        if self.network is not None:
+            return OwnNetwork.of(self.network, name, inputs, outputs, members)
+        return Mlp(name, inputs, self.hidden, outputs, self.activation, self.layer_norm, members)
 
     @model_validator(mode="after")
     def _critics_suffice(self) -> Self:
@@ -83,13 +105,17 @@ class ActorCritic(Algorithm[S]):
         spaces.require_box_actions(type(self).__name__.lower())
         self.target_critics = settings.target_critics or 0
         obs, action = spaces.obs_dim, spaces.action_dim
-        widths, shape = settings.hidden, (settings.activation, settings.layer_norm)
-        self.actor = Mlp("actor", obs, widths, head_outputs(self.head, action), *shape)
-        self.critic = Mlp("critic", obs + action, widths, 1, *shape, members=settings.n_critics)
+        self.actor = settings.make_network("actor", obs, head_outputs(self.head, action))
+        self.critic = settings.make_network("critic", obs + action, 1, settings.n_critics)
 
     def policy(self) -> PolicySpec:
-        """The actor, which Rust runs."""
-        return native_policy(self.actor, self.spaces.action_dim, self.head)
+        """The actor, with what its head is told."""
+        return policy_of(self.actor, self.spaces, self.head, **self.exploration)
+
+    @property
+    def exploration(self) -> dict[str, float]:
+        """What samplers are told beside the network: arguments of the head."""
+        return {}
 
     def memory(self, rows: int) -> int:
         """Bytes of the state and of an update of so many rows.

@@ -104,7 +104,7 @@ def answers_of(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Answe
     ConfigError
         It cannot be made, or raises; with the user's traceback.
     """
-    if not is_own(algo) or "torch" in sys.modules:
+    if "torch" in sys.modules or not (is_own(algo) or values.get("network")):
         return make_algorithm(algo, values, env_spec).answers()
     names = settings_type(algo).model_fields
     own = {name: value for name, value in values.items() if name in names}
@@ -114,7 +114,8 @@ def answers_of(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Answe
 def _asked(algo: str, what: Literal["settings", "answers"], question: Mapping[str, Any]) -> Any:
     """Ask a user's class in a child process, unless it was asked the same before."""
     text = json.dumps({"algo": algo, "what": what, **question}, sort_keys=True)
-    kept = user_cache("algorithms") / f"{_digest(algo, text)}.json"
+    own = (algo, str(question.get("values", {}).get("network") or ""))
+    kept = user_cache("algorithms") / f"{_digest(own, text)}.json"
     try:
         return json.loads(kept.read_text())
     except (OSError, ValueError):
@@ -140,11 +141,12 @@ def _asked(algo: str, what: Literal["settings", "answers"], question: Mapping[st
     return found["answer"]
 
 
-def _digest(algo: str, text: str) -> str:
-    """Of the question, the user's file and rlz itself: what is kept holds for these alone."""
+def _digest(names: tuple[str, ...], text: str) -> str:
+    """Of the question, the user's files and rlz itself: what is kept holds for these alone."""
     digest = hashlib.sha256(text.encode())
-    file = Path(algo.rpartition(":")[0])
-    own = [file] if file.suffix == ".py" and file.is_file() else []
-    for source in (*own, *sorted(Path(__file__).parents[1].glob("a*/*.py"))):
+    files = [Path(name.rpartition(":")[0]) for name in names]
+    own = [file for file in files if file.suffix == ".py" and file.is_file()]
+    package = Path(__file__).parents[1]
+    for source in (*own, *sorted([*package.glob("a*/*.py"), *package.glob("networks/*.py")])):
         digest.update(source.read_bytes() + b"\0")
     return digest.hexdigest()[:32]

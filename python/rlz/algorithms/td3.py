@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 from rlz.algorithms.actor_critic import ActorCritic, ActorCriticSettings, mean_square, trained
 from rlz.algorithms.base import ACTOR, CRITIC, CRITIC_TARGET, WHOLE, Batch, Outcome, Side
 from rlz.algorithms.optim import gradient, polyak
-from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
-from rlz.networks.spec import DETERMINISTIC, native_policy
+from rlz.networks.spec import DETERMINISTIC
 from rlz.options import Integer, Number, Panel, option
 
 if TYPE_CHECKING:
@@ -109,10 +108,10 @@ class TwinDelayed(ActorCritic[S]):
     target_policy_noise = 0.0
     target_noise_clip = 0.0
 
-    def policy(self) -> PolicySpec:
-        """The actor, which Rust runs; samplers add noise to its actions."""
-        noise = self.settings.exploration_noise
-        return native_policy(self.actor, self.spaces.action_dim, self.head, exploration_noise=noise)
+    @property
+    def exploration(self) -> dict[str, float]:
+        """Samplers add noise to the actions."""
+        return {"exploration_noise": self.settings.exploration_noise}
 
     # -- the losses ------------------------------------------------------------------------------------------------
 

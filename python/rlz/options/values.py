@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlz.options import literals
+from rlz.references import PICKLE
 
 
 def _plain(value: Any) -> Any:
@@ -150,9 +151,9 @@ def folder_name(value: str | None) -> str | None:
 
 
 def code_path(value: str | None) -> str | None:
-    """Accept "module:name" or "file.py:name"; a file is found from any folder later."""
-    if value is None:
-        return None
+    """Accept "module:name" or "file.py:name"; a file is found from any folder later. Of `rlz.train` also an object."""
+    if value is None or value.startswith(PICKLE):
+        return value
     where, _, name = value.rpartition(":")
     if not where or not name.isidentifier():
         raise ValueError("not module:name or file.py:name")
