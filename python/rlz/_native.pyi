@@ -35,6 +35,9 @@ __all__ = [
     "FLAG_TRUNCATED",
     "RUNNING",
     "STOPPING",
+    "InferenceClient",
+    "InferenceServer",
+    "InferenceStream",
     "Limiter",
     "ParameterStore",
     "PhaseClock",
@@ -351,6 +354,134 @@ class ReplayTail:
         """Rows skipped because a writer died while overwriting them."""
     def close(self) -> None:
         """Let go of the buffer."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class InferenceStream:
+    """Requests of samplers, answered by a server: a row in each direction for every lane.
+
+    A lane has one live client. A server takes whatever is there, so batches form by themselves.
+    """
+
+    @staticmethod
+    def create(request: _Fields, answer: _Fields, *, lanes: int, run_id: int = 0) -> InferenceStream:
+        """`lanes` from 1 to 65,535. Names differ over both rows."""
+    @staticmethod
+    def attach(fd: int) -> InferenceStream:
+        """Map the stream behind a descriptor."""
+    @property
+    def fd(self) -> int:
+        """Its descriptor, for `attach` in another process."""
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
+    @property
+    def request(self) -> list[_Placed]:
+        """(name, dtype, shape, byte offset in the row) of a request."""
+    @property
+    def answer(self) -> list[_Placed]:
+        """(name, dtype, shape, byte offset in the row) of an answer."""
+    def client(
+        self, groups: Sequence[Sequence[int]], *, worker: int, timeout: float | None = None
+    ) -> InferenceClient:
+        """The asking end for groups of lanes, used by one thread.
+
+        Waits for servers that still have requests of a dead client of these lanes. TransportError for a lane that a
+        live client has.
+        """
+    def server(self, *, worker: int) -> InferenceServer:
+        """An answering end, used by one thread. TransportError while the id has one."""
+    def reap(self, worker: int) -> tuple[int, int]:
+        """Take back what a worker, proven dead, held: (its lanes, requests that it had taken, to be answered by another).
+
+        A lane whose request a live server has is free when that has answered it: the late answer goes to nobody.
+        """
+    def occupancy(self) -> dict[str, int]:
+        """Lanes by state: idle, asked, taken, orphaned (taken, the client is gone), answered (no new request yet)."""
+    @property
+    def missed_wakeups(self) -> int:
+        """Waits that found something only after a slice ran out; 0 unless somebody was killed."""
+    def close(self) -> None:
+        """Let go of the memory in this process."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class InferenceClient:
+    """Asking end of an inference stream. Closing it gives its lanes back."""
+
+    def ask(
+        self,
+        group: int,
+        fields: Mapping[str, NDArray[Any]],
+        *,
+        notes: NDArray[np.uint64] | None = None,
+        which: Sequence[int] | None = None,
+    ) -> None:
+        """Post requests for a group; never waits.
+
+        Parameters
+        ----------
+        group : number of the group, which waits for no answer now (ValueError).
+        fields : [lanes of the group, *shape] of every field of a request.
+        notes : [lanes of the group], a word of the caller's own beside each request.
+        which : numbers of lanes in the group, rising; None: all.
+
+        LeaseLostError when this end was reaped.
+        """
+    def wait(self, *, timeout: float | None = None) -> int:
+        """Wait for a group whose every request was answered: the one first that has asked first.
+
+        ValueError when no group has asked, LeaseLostError when this end was reaped.
+        """
+    def take(
+        self, group: int, into: Mapping[str, NDArray[Any]], *, notes: NDArray[np.uint64] | None = None
+    ) -> int:
+        """Take the answers of a group that `wait` gave; how many. The group may ask again then.
+
+        `into`: [lanes of the group, *shape] of the fields that are wanted; `notes`: [lanes of the group], the server's
+        word beside each answer. Rows of lanes that did not ask stay as they are.
+        """
+    def close(self) -> None:
+        """Give the lanes back; what was asked goes with them."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class InferenceServer:
+    """Answering end of an inference stream. Closing it gives back what it has not answered."""
+
+    def take(
+        self,
+        into: Mapping[str, NDArray[Any]],
+        *,
+        timeout: float | None = None,
+        linger: float = 0.0,
+        notes: NDArray[np.uint64] | None = None,
+        lanes: NDArray[np.int64] | None = None,
+    ) -> int:
+        """Take every request that is there; waits for the first alone. How many.
+
+        Parameters
+        ----------
+        into : [most, *shape] of the fields that are wanted; requests fill them from the front.
+        linger : seconds that the batch waits for more after its first request, unless it is full.
+        notes, lanes : [most], the clients' words beside the requests, and the lanes that they are for.
+
+        ValueError while a batch is not answered, LeaseLostError when this end was reaped.
+        """
+    def answer(self, fields: Mapping[str, NDArray[Any]], *, note: int = 0) -> int:
+        """Answer the batch that was taken; how many of the answers somebody waits for.
+
+        `fields`: [taken, *shape] of every field of an answer, in the order of the batch. `note`: a word of the
+        caller's own beside each. LeaseLostError when this end was reaped.
+        """
+    def close(self) -> None:
+        """Leave what was taken to another server."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
 

@@ -14,7 +14,7 @@ import pytest
 
 import rlz._native as native
 from rlz import errors
-from rlz._native import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
+from rlz._native import InferenceStream, Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 from support.handles import ROW, SEED, board, bytes_of, limiter, queue, replay, store
 
 
@@ -176,6 +176,20 @@ def cycle_queue() -> None:
         handle.close()
 
 
+def cycle_inference() -> None:
+    owner = InferenceStream.create([("x", "f32", (4,))], [("y", "f32", (4,))], lanes=2, run_id=1)
+    other = InferenceStream.attach(owner.fd)
+    client, server = other.client([[0], [1]], worker=2), owner.server(worker=3)
+    rows = np.zeros((1, 4), np.float32)
+    client.ask(0, {"x": rows})
+    server.take({"x": rows}, timeout=0)
+    server.answer({"y": rows})
+    client.take(0, {"y": rows})
+    client.ask(1, {"x": rows})  # forgotten
+    for handle in (server, owner):
+        handle.close()
+
+
 def cycle_store() -> None:
     owner = store()
     other = ParameterStore.attach(owner.control_fd, owner.readonly_payload_fd)
@@ -198,7 +212,7 @@ def cycle_board() -> None:
     owner.close()
 
 
-@pytest.mark.parametrize("cycle", [cycle_replay, cycle_queue, cycle_store, cycle_limiter, cycle_board])
+@pytest.mark.parametrize("cycle", [cycle_replay, cycle_queue, cycle_inference, cycle_store, cycle_limiter, cycle_board])
 def test_nothing_leaks(cycle: Callable[[], None]) -> None:
     def held() -> tuple[int, int]:
         return len(list(Path("/proc/self/fd").iterdir())), Path("/proc/self/maps").read_text().count("rlz-")

@@ -25,6 +25,12 @@ elif sys.argv[2] == "queue":
 elif sys.argv[2] == "parameters":
     from rlz._native import ParameterStore
     ParameterStore.create([("w", "f32", ())], leases=1, run_id=1).subscriber(worker=1).wait_newer(0, timeout=None)
+elif sys.argv[2] == "inference":
+    import numpy
+    from rlz._native import InferenceStream
+    client = InferenceStream.create([("x", "f32", ())], [("y", "f32", ())], lanes=1, run_id=1).client([[0]], worker=1)
+    client.ask(0, {"x": numpy.zeros(1, numpy.float32)})
+    client.wait(timeout=None)
 time.sleep(600)
 """
 
@@ -61,7 +67,7 @@ def start(how: str, pid: str = "os.getpid()") -> tuple[subprocess.Popen[str], li
     return parent, [int(word) for word in parent.stdout.readline().split()]
 
 
-@pytest.mark.parametrize("how", ["idle", "busy", "queue", "parameters"])
+@pytest.mark.parametrize("how", ["idle", "busy", "queue", "parameters", "inference"])
 def test_the_group_goes_with_the_parent(how: str) -> None:
     parent, pids = start(how)
     try:

@@ -17,6 +17,7 @@ from rlz._native import (
     FINISHED,
     RUNNING,
     STOPPING,
+    InferenceStream,
     Limiter,
     ParameterStore,
     QueueProducer,
@@ -104,6 +105,31 @@ def queue_pop_batch() -> Wait:
     return lambda timeout: consumer.pop_batch({"x": np.zeros((2, 4), np.float32)}, timeout=timeout)
 
 
+def stream() -> InferenceStream:
+    return InferenceStream.create([("obs", "f32", (4,))], [("action", "f32", (1,))], lanes=1, run_id=1)
+
+
+def inference_client() -> Wait:
+    """Of a lane whose last client died while a server had its request."""
+    made = stream()
+    made.client([[0]], worker=2).ask(0, {"obs": np.zeros((1, 4), np.float32)})
+    server = made.server(worker=3)
+    server.take({"obs": np.zeros((1, 4), np.float32)}, timeout=0)
+    made.reap(2)
+    return lambda timeout: (server, made.client([[0]], worker=2, timeout=timeout))
+
+
+def inference_wait() -> Wait:
+    client = stream().client([[0]], worker=2)
+    client.ask(0, {"obs": np.zeros((1, 4), np.float32)})
+    return lambda timeout: client.wait(timeout=timeout)
+
+
+def inference_take() -> Wait:
+    server = stream().server(worker=2)
+    return lambda timeout: server.take({"obs": np.zeros((1, 4), np.float32)}, timeout=timeout)
+
+
 WAITS = [
     acquire_steps,
     acquire_updates,
@@ -113,6 +139,9 @@ WAITS = [
     queue_put,
     queue_pop,
     queue_pop_batch,
+    inference_client,
+    inference_wait,
+    inference_take,
 ]
 """Each makes a call that has nothing to come back for."""
 

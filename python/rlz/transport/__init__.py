@@ -1,7 +1,7 @@
 """Streams in shared memory that survive a SIGKILL at any instruction of any process.
 
-Usable alone, with training code of your own: `TrajectoryQueue`, `Replay`, `ParameterStore`, `Limiter` and `StatsBoard`
-are made in one process and attached to in others by file descriptor. docs/transport.md shows how;
+Usable alone, with training code of your own: `TrajectoryQueue`, `Replay`, `ParameterStore`, `InferenceStream`,
+`Limiter` and `StatsBoard` are made in one process and attached to in others by file descriptor. docs/transport.md shows how;
 examples/two_processes.py is a program. Their methods are documented in `_native.pyi`.
 
 `serve` and `attach` let other processes of the same user look at the streams of a running one. `Streams` is the bundle
@@ -16,6 +16,9 @@ from rlz._native import (  # noqa: E402
     FLAG_FIRST,
     FLAG_TERMINATED,
     FLAG_TRUNCATED,
+    InferenceClient,
+    InferenceServer,
+    InferenceStream,
     Limiter,
     ParameterStore,
     PrioritizedSampler,
@@ -43,6 +46,9 @@ __all__ = [
     "FLAG_FIRST",
     "FLAG_TERMINATED",
     "FLAG_TRUNCATED",
+    "InferenceClient",
+    "InferenceServer",
+    "InferenceStream",
     "Limiter",
     "ParameterStore",
     "PrioritizedSampler",

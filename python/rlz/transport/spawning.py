@@ -11,7 +11,7 @@ import copyreg
 from collections.abc import Callable
 from typing import Any
 
-from rlz._native import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
+from rlz._native import InferenceStream, Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 
 _Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -49,6 +49,6 @@ def _reduce_one(stream: Any) -> _Reduced:
 
 def register() -> None:
     """Teach pickle how streams travel."""
-    for kind in (TrajectoryQueue, Replay, Limiter, StatsBoard):
+    for kind in (TrajectoryQueue, Replay, InferenceStream, Limiter, StatsBoard):
         copyreg.pickle(kind, _reduce_one)
     copyreg.pickle(ParameterStore, _reduce_store)

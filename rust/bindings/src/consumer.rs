@@ -140,21 +140,21 @@ impl QueueConsumer {
     }
 }
 
-/// Where a field of each segment of a batch goes.
-struct Column {
+/// Where a field of each segment, or row, of a batch goes.
+pub(crate) struct Column {
     data: *mut u8,
     offset: usize,
     bytes: usize,
     rows: usize,
 }
 
-// SAFETY: `data` points into an array that the caller of `pop_batch` holds for the whole call.
+// SAFETY: `data` points into an array that the caller of `new` holds for the whole call.
 unsafe impl Send for Column {}
 // SAFETY: as above; `store` is called by one thread.
 unsafe impl Sync for Column {}
 
 impl Column {
-    fn new<'py>(
+    pub(crate) fn new<'py>(
         name: &str,
         array: &Bound<'py, PyAny>,
         placed: &PlacedField,
@@ -188,7 +188,7 @@ impl Column {
         }
     }
 
-    fn store(&self, number: usize, segment: &[u8]) {
+    pub(crate) fn store(&self, number: usize, segment: &[u8]) {
         assert!(number < self.rows, "a row of the batch");
         let field = &segment[self.offset..self.offset + self.bytes];
         // SAFETY: `number` is inside the array, whose rows have `bytes` bytes each. The array is not the queue's

@@ -23,7 +23,7 @@ pub(crate) fn wait<T: Send>(
     timeout: Option<f64>,
     wait: impl FnOnce(Option<Duration>, Between<'_>) -> rlz_core::Result<T> + Send,
 ) -> Result<T> {
-    let timeout = seconds(timeout)?;
+    let timeout = seconds("timeout", timeout)?;
     if timeout == Some(Duration::ZERO) {
         return Ok(wait(timeout, &mut || true)?);
     }
@@ -51,12 +51,13 @@ fn rest() -> ! {
     }
 }
 
-fn seconds(timeout: Option<f64>) -> Result<Option<Duration>> {
-    match timeout {
+/// A time from Python under its name; None is none.
+pub(crate) fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>> {
+    match given {
         None => Ok(None),
         Some(seconds) if seconds == f64::INFINITY => Ok(None),
         Some(seconds) => Duration::try_from_secs_f64(seconds).map(Some).map_err(|_| {
-            Failure::value(format!("timeout: given {seconds}, expected seconds >= 0, or None for no limit"))
+            Failure::value(format!("{name}: given {seconds}, expected seconds >= 0, or None for no limit"))
         }),
     }
 }

@@ -11,6 +11,7 @@ mod dense;
 mod descriptor;
 mod doorway;
 mod failure;
+mod inference;
 mod limiter;
 mod memory;
 mod parameters;
@@ -64,6 +65,8 @@ mod _native {
 
     #[pymodule_export]
     use crate::consumer::QueueConsumer;
+    #[pymodule_export]
+    use crate::inference::{InferenceClient, InferenceServer, InferenceStream};
     #[pymodule_export]
     use crate::queue::{QueueProducer, TrajectoryQueue};
     #[pymodule_export]

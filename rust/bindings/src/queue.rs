@@ -266,6 +266,6 @@ impl QueueProducer {
 /// `try_lock`: a thread that holds the end may be waiting for the GIL.
 pub(crate) fn lock<T>(end: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     end.try_lock().map_err(|_| {
-        Failure::value("this end of the queue is in use by another thread: make one per thread, each with a worker id")
+        Failure::value("this end of the stream is in use by another thread: make one per thread, each with a worker id")
     })
 }

@@ -17,6 +17,7 @@ compile_error!("rlz needs 64-bit little-endian Linux (x86-64 or aarch64); on Win
 pub mod dense;
 mod elementary;
 pub mod error;
+pub mod inference;
 #[cfg(not(any(loom, shuttle, feature = "kill-points")))]
 mod kill;
 #[cfg(any(loom, shuttle, feature = "kill-points"))]

@@ -58,10 +58,11 @@ pub fn weakened(site: Site, model: impl FnOnce()) {
 }
 
 /// Run `model` (on this thread) under more schedules: see [`AtomicU64`].
-pub fn thorough(model: impl FnOnce()) {
+pub fn thorough<T>(model: impl FnOnce() -> T) -> T {
     THOROUGH.set(true);
-    model();
+    let found = model();
     THOROUGH.set(false);
+    found
 }
 
 /// Whether to weaken the caller's operation.

@@ -9,6 +9,7 @@ mod segments;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use proptest::prelude::*;
+use rlz_core::inference::Inference;
 use rlz_core::limiter::Limiter;
 use rlz_core::limiter::rule::Rule;
 use rlz_core::memory::{Access, PAGE, Segment};
@@ -49,9 +50,11 @@ fn corpus() -> Vec<(&'static str, Vec<u64>)> {
     };
     let rule = Rule::new(100, 10, Some((1, 1)), 4.0).unwrap();
     let store = ParameterStore::create(&fields(), 2, 1).unwrap();
+    let answer = [Field::new("action", Dtype::F32, &[2]).unwrap()];
     vec![
         ("replay", copy(Replay::create(&fields(), 12, 3, 1).unwrap().as_fd())),
         ("queue", copy(Queue::create(&fields(), Options::new(4), 1).unwrap().as_fd())),
+        ("inference", copy(Inference::create(&fields(), &answer, 3, 1).unwrap().as_fd())),
         ("limiter", copy(Limiter::create(rule, 3, 1, 0, 0).unwrap().as_fd())),
         ("stats", copy(StatsBoard::create(2, &["a".to_owned()], 2, 4, 1).unwrap().segment().as_fd())),
         ("control", copy(store.control().as_fd())),

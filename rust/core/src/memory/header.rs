@@ -64,10 +64,12 @@ pub enum Stream {
     Queue = 6,
     /// File of a saved replay buffer.
     SavedReplay = 7,
+    /// Inference stream.
+    Inference = 8,
 }
 
 impl Stream {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Replay,
         Self::Limiter,
         Self::ParameterControl,
@@ -75,6 +77,7 @@ impl Stream {
         Self::Stats,
         Self::Queue,
         Self::SavedReplay,
+        Self::Inference,
     ];
 
     /// Name used in messages.
@@ -88,6 +91,7 @@ impl Stream {
             Self::Stats => "stats board",
             Self::Queue => "trajectory queue",
             Self::SavedReplay => "saved replay buffer",
+            Self::Inference => "inference stream",
         }
     }
 
@@ -111,6 +115,7 @@ impl Stream {
             Self::Stats => &["slots", "values", "event width", "event capacity"],
             Self::Queue => &["slots", "stride", "when full", "redelivery", "max deliveries"],
             Self::SavedReplay => &["buffer_size", "lanes", "stride", "records", "sections"],
+            Self::Inference => &["lanes", "fields of a request", "bytes of a request", "bytes of an answer"],
         }
     }
 }

@@ -4,6 +4,7 @@
 #![cfg(loom)]
 
 mod events;
+mod inference;
 mod limiter;
 mod model;
 mod parameters;

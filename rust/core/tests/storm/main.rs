@@ -7,6 +7,7 @@ mod child;
 mod common;
 mod events;
 mod harness;
+mod inference;
 mod limiter;
 mod parameters;
 mod queue;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use common::{id, words_field};
 use events::Wakes;
 use harness::{Length, Reaping, Scene, storm, torn_is_seen};
+use inference::Questions;
 use limiter::Steps;
 use parameters::Parameters;
 use queue::Trajectories;
@@ -39,6 +41,7 @@ macro_rules! scenes {
             Queue, 2_000;
             DroppingQueue, 1_000;
             Parameters, 2_000;
+            Questions, 1_500;
             Steps, 1_500;
             Wakes, 500;
             Board, 500;
@@ -46,7 +49,7 @@ macro_rules! scenes {
     };
 }
 
-/// Together about 20 s.
+/// Together about 25 s.
 mod a_short_storm {
     use super::*;
 
@@ -72,6 +75,11 @@ mod a_short_storm {
     #[test]
     fn parameter_store() {
         blow::<Parameters>();
+    }
+
+    #[test]
+    fn inference() {
+        blow::<Questions>();
     }
 
     #[test]
@@ -185,6 +193,12 @@ mod control {
     fn without_reaping_lanes_have_no_successor() {
         let fault = fault::<Lanes>(Reaping::Never);
         assert!(fault.contains("a writer ended by itself"), "{fault}");
+    }
+
+    #[test]
+    fn without_reaping_requests_are_stuck() {
+        let fault = fault::<Questions>(Reaping::Never);
+        assert!(fault.contains("ended by itself") || fault.contains("stuck"), "{fault}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use rlz_core::inference::Inference;
 use rlz_core::limiter::Limiter;
 use rlz_core::memory::{PAGE, Segment};
 use rlz_core::parameters::ParameterStore;
@@ -56,11 +57,16 @@ pub(crate) fn attach_all(segment: &Segment) -> usize {
     if let Ok(limiter) = &limiter {
         limiter.lane_steps().unwrap();
     }
+    let inference = Inference::attach(fd);
+    if let Ok(inference) = &inference {
+        inference.occupancy().unwrap();
+    }
     let stats = StatsBoard::attach(fd);
     let store = ParameterStore::attach(fd, fd, true);
     let messages = [
         replay.as_ref().err().map(ToString::to_string),
         queue.as_ref().err().map(ToString::to_string),
+        inference.as_ref().err().map(ToString::to_string),
         limiter.as_ref().err().map(ToString::to_string),
         stats.as_ref().err().map(ToString::to_string),
         store.as_ref().err().map(ToString::to_string),
