@@ -385,9 +385,7 @@ class InferenceStream:
     @property
     def answer(self) -> list[_Placed]:
         """(name, dtype, shape, byte offset in the row) of an answer."""
-    def client(
-        self, groups: Sequence[Sequence[int]], *, worker: int, timeout: float | None = None
-    ) -> InferenceClient:
+    def client(self, groups: Sequence[Sequence[int]], *, worker: int, timeout: float | None = None) -> InferenceClient:
         """The asking end for groups of lanes, used by one thread.
 
         Waits for servers that still have requests of a dead client of these lanes. TransportError for a lane that a
@@ -396,7 +394,7 @@ class InferenceStream:
     def server(self, *, worker: int) -> InferenceServer:
         """An answering end, used by one thread. TransportError while the id has one."""
     def reap(self, worker: int) -> tuple[int, int]:
-        """Take back what a worker, proven dead, held: (its lanes, requests that it had taken, to be answered by another).
+        """Take back what a worker, proven dead, held: (its lanes, requests that it had taken and another will answer).
 
         A lane whose request a live server has is free when that has answered it: the late answer goes to nobody.
         """
@@ -438,9 +436,7 @@ class InferenceClient:
 
         ValueError when no group has asked, LeaseLostError when this end was reaped.
         """
-    def take(
-        self, group: int, into: Mapping[str, NDArray[Any]], *, notes: NDArray[np.uint64] | None = None
-    ) -> int:
+    def take(self, group: int, into: Mapping[str, NDArray[Any]], *, notes: NDArray[np.uint64] | None = None) -> int:
         """Take the answers of a group that `wait` gave; how many. The group may ask again then.
 
         `into`: [lanes of the group, *shape] of the fields that are wanted; `notes`: [lanes of the group], the server's

@@ -1,8 +1,8 @@
 """Streams in shared memory that survive a SIGKILL at any instruction of any process.
 
 Usable alone, with training code of your own: `TrajectoryQueue`, `Replay`, `ParameterStore`, `InferenceStream`,
-`Limiter` and `StatsBoard` are made in one process and attached to in others by file descriptor. docs/transport.md shows how;
-examples/two_processes.py is a program. Their methods are documented in `_native.pyi`.
+`Limiter` and `StatsBoard` are made in one process and attached to in others by file descriptor. docs/transport.md shows
+how; examples/two_processes.py is a program. Their methods are documented in `_native.pyi`.
 
 `serve` and `attach` let other processes of the same user look at the streams of a running one. `Streams` is the bundle
 that joins the workers of a run of rlz.

@@ -11,13 +11,13 @@
 //!    +---- answer, or server dies ---------- ORPHAN(server)
 //! ```
 //!
-//! Who may touch the rows of a lane: its client while IDLE and ANSWERED, its server while TAKEN and ORPHAN, nobody while
-//! ASKED. So an answer that comes late is written while nobody else looks, and goes with the ORPHAN: a lane whose client died
-//! is free again only when the server has let go of it.
+//! Who may touch the rows of a lane: its client while IDLE and ANSWERED, its server while TAKEN and ORPHAN, nobody
+//! while ASKED. So an answer that comes late is written while nobody else looks, and goes with the ORPHAN: a lane whose
+//! client died is free again only when the server has let go of it.
 //!
-//! `request` grows by one with each claim and each request, so the answer to one request is never taken for that to another.
-//! `tries` grows when a server dies: one that was taken for dead and lives cannot answer what its successor with the same
-//! id has taken (unless 32 of them died meanwhile).
+//! `request` grows by one with each claim and each request, so the answer to one request is never taken for that to
+//! another. `tries` grows when a server dies: one that was taken for dead and lives cannot answer what its successor
+//! with the same id has taken (unless 32 of them died meanwhile).
 
 use crate::kill::kill_point;
 use crate::owner::WorkerId;
@@ -122,8 +122,8 @@ impl<'a> Cells<'a> {
         Self(words)
     }
 
-    /// Take a lane: its word from now on, None while a server still has the request of a dead client. The word found when it
-    /// is another's.
+    /// Take a lane: its word from now on, None while a server still has the request of a dead client. The word found
+    /// when it is another's.
     pub fn claim(&self, lane: usize, me: WorkerId) -> Result<Option<Word>, Word> {
         loop {
             let word = self.load(lane, Ordering::Relaxed);
@@ -134,8 +134,8 @@ impl<'a> Cells<'a> {
                 return Err(word);
             }
             let mine = Word::new(word.request() + 1, 0, me.get(), 0, IDLE);
-            // Acquire, pairs with the Release exchanges in `answer`, `leave` and `reap`: what was read and written in the
-            // rows before lies before what we write.
+            // Acquire, pairs with the Release exchanges in `answer`, `leave` and `reap`: what was read and written in
+            // the rows before lies before what we write.
             if self.swap(lane, word, mine, Ordering::Acquire) {
                 kill_point("inference: lane claimed");
                 return Ok(Some(mine));
@@ -153,8 +153,8 @@ impl<'a> Cells<'a> {
         Ok(asked)
     }
 
-    /// The word of a request that was answered, so that the lane is its client's; None while it was not. The word found when
-    /// the lane is not this client's any more.
+    /// The word of a request that was answered, so that the lane is its client's; None while it was not. The word found
+    /// when the lane is not this client's any more.
     pub fn answered(&self, lane: usize, asked: Word) -> Result<Option<Word>, Word> {
         // Acquire, pairs with the Release exchange in `answer`: the answer's row is there.
         let word = self.load(lane, Ordering::Acquire);
@@ -172,8 +172,8 @@ impl<'a> Cells<'a> {
             return None;
         }
         let taken = word.with(word.client(), me.get(), TAKEN);
-        // Acquire, pairs with the Release exchange in `ask`. After the death of another server it still does: the exchanges in
-        // between are read-modify-writes and go on with the client's release sequence.
+        // Acquire, pairs with the Release exchange in `ask`. After the death of another server it still does: the
+        // exchanges in between are read-modify-writes and go on with the client's release sequence.
         self.swap(lane, word, taken, Ordering::Acquire).then(|| {
             kill_point("inference: taken");
             taken
@@ -186,8 +186,8 @@ impl<'a> Cells<'a> {
         self.load(lane, Ordering::Relaxed).state() == ASKED
     }
 
-    /// Hand over the answer whose row was written: true; false when nobody waits for it any more. The word found when the
-    /// request is not this server's any more.
+    /// Hand over the answer whose row was written: true; false when nobody waits for it any more. The word found when
+    /// the request is not this server's any more.
     pub fn answer(&self, lane: usize, taken: Word) -> Result<bool, Word> {
         kill_point("inference: answer written");
         // Release, pairs with the Acquire load in `answered`.
@@ -217,7 +217,8 @@ impl<'a> Cells<'a> {
         self.change(lane, |word| (word == taken || word == taken.deserted()).then(|| word.unanswered()));
     }
 
-    /// Take back what a worker, proven dead, held as a client and as a server. Another reaper may have been killed half-way.
+    /// Take back what a worker, proven dead, held as a client and as a server. Another reaper may have been killed
+    /// half-way.
     pub fn reap(&self, dead: WorkerId) -> Reaped {
         let (mut reaped, dead) = (Reaped::default(), dead.get());
         for lane in 0..self.0.len() {
@@ -243,8 +244,8 @@ impl<'a> Cells<'a> {
         loop {
             let word = self.load(lane, Ordering::Relaxed);
             let Some(next) = next(word) else { return false };
-            // AcqRel: Release pairs with the Acquire exchanges in `claim` and `take`, as if the worker itself had gone on;
-            // Acquire takes over what it did.
+            // AcqRel: Release pairs with the Acquire exchanges in `claim` and `take`, as if the worker itself had gone
+            // on; Acquire takes over what it did.
             if self.swap(lane, word, next, Ordering::AcqRel) {
                 return true;
             }

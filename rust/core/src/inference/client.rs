@@ -83,8 +83,8 @@ impl Client {
 
     /// Ask for some lanes of a group, by their numbers in it. Never waits.
     ///
-    /// `fill` writes the request of one number into a packed row and gives the note beside it. An error when the group waits
-    /// for an answer; [`Error::LeaseLost`] when the lanes were reaped.
+    /// `fill` writes the request of one number into a packed row and gives the note beside it. An error when the group
+    /// waits for an answer; [`Error::LeaseLost`] when the lanes were reaped.
     pub fn ask(&mut self, group: usize, which: &[usize], mut fill: impl FnMut(usize, &mut [u64]) -> u64) -> Result<()> {
         let lanes = self.lanes(group)?;
         let view = self.stream.view()?;
@@ -145,7 +145,8 @@ impl Client {
         Ok(true)
     }
 
-    /// Give the answers of a group to `visit`, with their numbers in it and their notes; how many. It may ask again then.
+    /// Give the answers of a group to `visit`, with their numbers in it and their notes; how many. It may ask again
+    /// then.
     ///
     /// An error when it has not asked, or not all of it is answered.
     pub fn take(&mut self, group: usize, mut visit: impl FnMut(usize, &[u64], u64)) -> Result<usize> {

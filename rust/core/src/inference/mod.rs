@@ -1,8 +1,9 @@
 //! Inference stream: samplers ask with observations, a server answers with actions.
 //!
-//! Each environment has a lane: a row for its request and a row for the answer to it. [`cells`] is the protocol on state
-//! words, [`Client`] and [`Server`] are its two ends. A server takes whatever is ready, so batches form by themselves: while it
-//! computes one, the next requests come together. Its clients post and look without waiting for each other.
+//! Each environment has a lane: a row for its request and a row for the answer to it. [`cells`] is the protocol on
+//! state words, [`Client`] and [`Server`] are its two ends. A server takes whatever is ready, so batches form by
+//! themselves: while it computes one, the next requests come together. Its clients post and look without waiting for
+//! each other.
 //!
 //! After the header page, in words:
 //!
@@ -184,8 +185,8 @@ impl Inference {
 
     /// The asking end for groups of lanes, for one thread at a time.
     ///
-    /// Waits for servers that still have requests of an earlier client of these lanes. [`Error::Owned`] for a lane that a live
-    /// client has, [`Error::Timeout`] when `limit` is over.
+    /// Waits for servers that still have requests of an earlier client of these lanes. [`Error::Owned`] for a lane that
+    /// a live client has, [`Error::Timeout`] when `limit` is over.
     pub fn client(
         &self,
         groups: &[Vec<usize>],
@@ -207,7 +208,8 @@ impl Inference {
         let reaped = view.cells.reap(dead);
         view.asked.reap(dead);
         view.answered.reap(dead);
-        // Last, for then the id may have a server again. Release, pairs with the Acquire exchange in `Server::take_seat`.
+        // Last, for then the id may have a server again. Release, pairs with the Acquire exchange in
+        // `Server::take_seat`.
         seat(view.seats, dead).store(0, Ordering::Release);
         Ok(reaped)
     }

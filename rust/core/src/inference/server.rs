@@ -26,8 +26,8 @@ pub struct Server {
 impl Server {
     pub(super) fn take_seat(stream: &Inference, worker: WorkerId) -> Result<Self> {
         let holder = Holder::new(worker);
-        // Acquire, pairs with the Release exchange in `drop` and the Release store in `reap`: what the last server of this id
-        // had taken has been given back.
+        // Acquire, pairs with the Release exchange in `drop` and the Release store in `reap`: what the last server of
+        // this id had taken has been given back.
         seat(stream.view()?.seats, worker)
             .compare_exchange(0, holder.word(), Ordering::Acquire, Ordering::Relaxed)
             .map_err(|word| Error::Owned {
@@ -53,9 +53,10 @@ impl Server {
 
     /// Take every request that is there, up to `most`; waits for the first alone. How many.
     ///
-    /// `visit` gets each request: its number in the batch, its lane, its packed row and its note. With `linger` the batch waits
-    /// that long after its first request for more of them, unless it is full. [`Error::Timeout`] when `limit` is over and
-    /// there is none, [`Error::LeaseLost`] when this end was reaped; an error while a batch is not answered.
+    /// `visit` gets each request: its number in the batch, its lane, its packed row and its note. With `linger` the
+    /// batch waits that long after its first request for more of them, unless it is full. [`Error::Timeout`] when
+    /// `limit` is over and there is none, [`Error::LeaseLost`] when this end was reaped; an error while a batch is not
+    /// answered.
     pub fn take(
         &mut self,
         most: usize,
@@ -111,7 +112,8 @@ impl Server {
 
     /// Answer all that was taken, under one note; how many of the answers somebody waits for.
     ///
-    /// `fill` writes the answer to a number of the batch into a packed row. [`Error::LeaseLost`] when this end was reaped.
+    /// `fill` writes the answer to a number of the batch into a packed row. [`Error::LeaseLost`] when this end was
+    /// reaped.
     pub fn answer(&mut self, note: u64, mut fill: impl FnMut(usize, &mut [u64])) -> Result<usize> {
         self.check()?;
         let view = self.stream.view()?;

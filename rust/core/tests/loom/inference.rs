@@ -1,5 +1,6 @@
-//! Models of the inference stream: clients, servers, kills, reaper. A server answers each request with its own number, so an
-//! answer to another request is seen. Rows are cells that the checker watches: any access by two at once is a failure by itself.
+//! Models of the inference stream: clients, servers, kills, reaper. A server answers each request with its own number,
+//! so an answer to another request is seen. Rows are cells that the checker watches: any access by two at once is a
+//! failure by itself.
 
 use std::time::Duration;
 
@@ -84,8 +85,8 @@ impl Lanes {
     }
 }
 
-/// A client of two requests beside a server, one of them killed at a point; then the reaper, which is killed as well, and
-/// successors of both, which get on.
+/// A client of two requests beside a server, one of them killed at a point; then the reaper, which is killed as well,
+/// and successors of both, which get on.
 fn kill_one(kill_client: bool, point: u32) -> bool {
     let lanes = Lanes::new(1);
     let at_client = if kill_client { point } else { u32::MAX };
@@ -140,8 +141,8 @@ fn kill_one(kill_client: bool, point: u32) -> bool {
     client.is_err() || server.is_err()
 }
 
-/// A client dies while a server computes its answer. The lane's next client waits for the server to let go, and gets the
-/// answer to its own request alone.
+/// A client dies while a server computes its answer. The lane's next client waits for the server to let go, and gets
+/// the answer to its own request alone.
 fn reap_beside_answer() {
     let lanes = Lanes::new(1);
     lanes.ask(0, lanes.claim(0, 1), 11); // killed
@@ -239,8 +240,8 @@ fn serve(stream: &Inference, worker: u64) {
     server.answer(7, |_, row| row[0] = value).unwrap();
 }
 
-/// A client that waits for its answer, and a server that waits for it; the server is killed at a point, reaped, and has a
-/// successor. The client is always answered.
+/// A client that waits for its answer, and a server that waits for it; the server is killed at a point, reaped, and has
+/// a successor. The client is always answered.
 fn waiting_client(point: u32) -> bool {
     let stream = whole();
     let server = thread::spawn({
@@ -261,7 +262,8 @@ fn waiting_client(point: u32) -> bool {
     server.join().unwrap()
 }
 
-/// A client is killed at a point while its server waits or answers; its successor waits for the lane, asks, is answered.
+/// A client is killed at a point while its server waits or answers; its successor waits for the lane, asks, is
+/// answered.
 fn waiting_server(point: u32) -> bool {
     let stream = whole();
     let server = thread::spawn({
