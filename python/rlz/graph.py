@@ -36,6 +36,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "replay": ("capacity",),
     "queue": ("length", "segments"),
     "parameters": (),
+    "inference": ("asked",),
 }
 """Kinds of streams, and the numbers that each needs."""
 
@@ -52,6 +53,9 @@ OWN_METRICS = frozenset(
 
 _ITEM_BYTES = {"f16": 2, "bf16": 2, "u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f64": 8, "u64": 8, "i64": 8}
 
+_INFERENCE_BYTES = 4 * 4096
+"""Of an inference stream, whatever its lanes: its header, who waits and who answers."""
+
 _ROLE = re.compile(r"[a-z][a-z_]*")
 _WORKER = re.compile(r".+:[A-Za-z_]\w*")
 
@@ -64,13 +68,15 @@ class Stream:
     ----------
     name : under which nodes give and take it.
     kind : "replay" (rows in one lane per environment, the oldest overwritten), "queue" (segments of steps, first in
-        first out) or "parameters" (newest wins).
-    fields : of a row, of one step of a segment, or of the parameters.
-    options : "capacity" in rows over all lanes (replay); "length" in steps, and "segments" that fit (queue).
+        first out), "parameters" (newest wins), or "inference" (requests in one lane per environment, and answers to
+        whoever gives them).
+    fields : of a row, of one step of a segment, of the parameters, or of a request and then of its answer.
+    options : "capacity" in rows over all lanes (replay); "length" in steps, and "segments" that fit (queue); "asked":
+        how many of the fields are the request's (inference).
     """
 
     name: str
-    kind: Literal["replay", "queue", "parameters"]
+    kind: Literal["replay", "queue", "parameters", "inference"]
     fields: tuple[Field, ...]
     options: Mapping[str, int] = field(default_factory=dict)
 
@@ -89,6 +95,8 @@ class Stream:
             length = self.options["length"]
             segment = packed_bytes((name, dtype, (length, *shape)) for name, dtype, shape in self.fields)
             return self.options["segments"] * segment
+        if self.kind == "inference":
+            return _INFERENCE_BYTES + lanes * self.row_bytes
         return (2 + min(takers, MOST_LEASES)) * self.row_bytes
 
 
@@ -308,13 +316,18 @@ def allocated_rows(capacity: int, lanes: int) -> int:
 
 
 def upstream(graph: Graph) -> tuple[Node, ...]:
-    """Nodes whose rows reach the sink, in the order in which rows pass them. Parameters go the other way."""
+    """Nodes whose rows reach the sink, in the order in which rows pass them; before those that ask, those that answer.
+
+    Parameters go the other way.
+    """
     found: list[Node] = []
     wanted = set(graph.sink.takes)
     while wanted:
-        rows = {name for name in wanted if graph.stream(name).kind != "parameters"}
+        rows = {name for name in wanted if graph.stream(name).kind in ("replay", "queue")}
         givers = [node for node in graph.nodes if rows & set(node.gives) and node not in (*found, graph.sink)]
-        found = [*givers, *found]
+        asked = {name for node in givers for name in graph.of_kind("inference", node.gives)}
+        servers = [node for node in graph.nodes if asked & set(node.takes) and node not in (*found, graph.sink)]
+        found = [*servers, *givers, *found]
         wanted = {name for node in givers for name in node.takes}
     return tuple(found)
 

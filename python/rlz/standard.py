@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlz.answers import Answers, Replay
 from rlz.graph import ENDS_THE_RUN, Graph, Node, Rule, Stream
 
-REPLAY, TRAJECTORIES, PARAMETERS = "replay", "trajectories", "parameters"
+REPLAY, TRAJECTORIES, PARAMETERS, INFERENCE = "replay", "trajectories", "parameters", "inference"
 """Names of the streams."""
+
+GROUPED = "rlz.workers.grouped:GroupedSampler"
 
 LEARNER_GRACE_S = 4.0
 """Time for the learner to end after a stop, its checkpoint included; the whole run ends within 5 s."""
@@ -15,7 +19,15 @@ ROLLOUTS_IN_FLIGHT = 2
 """Rollouts that a trajectory queue has room for; of synchronous learning one, more are never under way."""
 
 
-def standard(answers: Answers, total_timesteps: int, *, envs: int = 1, evaluates: bool = True) -> Graph:
+def standard(
+    answers: Answers,
+    total_timesteps: int,
+    *,
+    envs: int = 1,
+    evaluates: bool = True,
+    central: bool = False,
+    groups: int = 1,
+) -> Graph:
     """The graph of samplers, learner and evaluator, from an algorithm's answers.
 
     Single transitions (`Replay`) go through a replay buffer, segments (`Rollout`) through a trajectory queue; the
@@ -27,6 +39,8 @@ def standard(answers: Answers, total_timesteps: int, *, envs: int = 1, evaluates
     total_timesteps : env steps of the run.
     envs : environments of the run, over all samplers.
     evaluates : whether there is an evaluator.
+    central : actions are chosen for all samplers by an inference server.
+    groups : into which each sampler splits its environments.
     """
     data, manifest = answers.data, answers.policy.manifest
     if isinstance(data, Replay):
@@ -40,12 +54,26 @@ def standard(answers: Answers, total_timesteps: int, *, envs: int = 1, evaluates
              death=ENDS_THE_RUN, torch=True, grace_s=LEARNER_GRACE_S, schemas=schemas),
         Node("evaluator", "rlz.workers.evaluator:Evaluator", takes=(PARAMETERS,), progress="episodes", stays=True,
              schemas={PARAMETERS: manifest}),
-        Node("sampler", "rlz.workers.sampler:Sampler", takes=(PARAMETERS,), gives=(rows.name,), progress="env_steps",
-             schemas=schemas),
+        Node("sampler", GROUPED if central or groups > 1 else "rlz.workers.sampler:Sampler", takes=(PARAMETERS,),
+             gives=(rows.name,), progress="env_steps", schemas=schemas),
     ]  # fmt: skip
-    return Graph(
+    graph = Graph(
         nodes=tuple(node for node in nodes if evaluates or node.progress != "episodes"),
         streams=(rows, Stream(PARAMETERS, "parameters", manifest)),
         rule=Rule(total_timesteps, data.starts, ratio),
         metrics=answers.metrics,
     )
+    return _central(graph, answers) if central else graph
+
+
+def _central(graph: Graph, answers: Answers) -> Graph:
+    """The graph with an inference server, which the samplers ask with observations."""
+    of_row = {field[0]: field for field in answers.data.fields}
+    extras = () if isinstance(answers.data, Replay) else answers.policy.extras
+    asked = (of_row["obs"],)
+    stream = Stream(INFERENCE, "inference", (*asked, of_row["action"], *extras), {"asked": len(asked)})
+    server = Node("inference", "rlz.workers.inference:InferenceServer", takes=(INFERENCE, PARAMETERS))
+    nodes = tuple(
+        replace(node, gives=(*node.gives, INFERENCE)) if node == graph.source else node for node in graph.nodes
+    )
+    return replace(graph, nodes=(*nodes, server), streams=(*graph.streams, stream))

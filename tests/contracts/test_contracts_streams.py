@@ -76,7 +76,23 @@ def _copy(store: Any, worker: int) -> float | None:
         return float(into.view(np.float32)[0])
 
 
+def _ask(stream: Any, worker: int) -> Any:
+    client = stream.client([[0], [1]], worker=worker)
+    client.ask(1, {"obs": np.full((1, 50), 3.0, np.float32)})
+    return client
+
+
+def _serve(stream: Any, worker: int) -> float | None:
+    with stream.server(worker=worker) as server:
+        try:
+            server.take({"obs": (into := np.zeros((2, 50), np.float32))}, timeout=0.0)
+        except TimeoutError:
+            return None
+        return float(into[0, 0])
+
+
 KINDS = {
+    "inference": Kind({"asked": 1}, _ask, _ask, _serve),
     "replay": Kind({"capacity": 1000}, _write, _write, _read),
     "queue": Kind({"length": 4, "segments": 600}, _put, _fill, _pop),
     "parameters": Kind({}, _publish, _publish, _copy),
@@ -107,8 +123,9 @@ class Case:
 
 def what_is_given_is_taken(case: Case) -> None:
     assert case.kind.take(case.end(1), TAKER) is None, "there is something before anything was given"
-    case.kind.give(case.end(0), GIVER)
+    giver = case.kind.give(case.end(0), GIVER)
     assert case.kind.take(case.end(1), TAKER) == 3.0, "what was given does not arrive"
+    giver.close()
 
 
 def a_dead_givers_place_is_free_after_reap(case: Case) -> None:

@@ -16,6 +16,9 @@ from support.worker_contract import CONTRACT, Bench
 SHAPER = f"{Path(__file__).parents[2] / 'examples' / 'reward_shaper.py'}:graph"
 KINDS: dict[str, dict[str, Any]] = {
     "sampler": {"num_envs": 2},
+    "grouped sampler": {"role": "sampler", "num_envs": 3, "env_groups": 2},
+    "asking sampler": {"role": "sampler", "num_envs": 3, "env_groups": 2, "inference": "central"},
+    "inference": {"num_envs": 3, "inference": "central"},
     "learner": {},
     "evaluator": {},
     "shaper": {"graph": SHAPER, "num_envs": 2},
@@ -23,9 +26,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("part", CONTRACT, ids=lambda part: part.__name__)
-@pytest.mark.parametrize("role", KINDS)
-def test_every_kind_of_worker_keeps_the_contract(role: str, part: Callable[[Bench], None], tmp_path: Path) -> None:
-    part(Bench.of(role, tmp_path, **KINDS[role]))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_worker_keeps_the_contract(kind: str, part: Callable[[Bench], None], tmp_path: Path) -> None:
+    part(Bench.of(**{"role": kind, "run_dir": tmp_path, **KINDS[kind]}))
 
 
 class Waits(Sampler):

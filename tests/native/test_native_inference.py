@@ -155,10 +155,14 @@ def test_arrays_in_use_are_refused() -> None:
     thread = threading.Thread(target=lambda: server.take(shared))
     thread.start()
     other, client = stream.server(worker=4), stream.client([[0]], worker=2)
-    with pytest.raises(ValueError, match="in use by another call"):
+
+    def until_it_has_begun() -> None:
         while True:
-            with suppress(WaitTimeoutError):  # the thread has not begun
+            with suppress(WaitTimeoutError):
                 other.take(shared, timeout=0)
+
+    with pytest.raises(ValueError, match="which another thread is filling"):
+        until_it_has_begun()
     with pytest.raises(ValueError, match="in use by another thread"):
         server.answer(room(1))
     client.ask(0, request(1, 4.0))

@@ -112,11 +112,11 @@ def stream() -> InferenceStream:
 def inference_client() -> Wait:
     """Of a lane whose last client died while a server had its request."""
     made = stream()
-    made.client([[0]], worker=2).ask(0, {"obs": np.zeros((1, 4), np.float32)})
+    (dead := made.client([[0]], worker=2)).ask(0, {"obs": np.zeros((1, 4), np.float32)})
     server = made.server(worker=3)
     server.take({"obs": np.zeros((1, 4), np.float32)}, timeout=0)
     made.reap(2)
-    return lambda timeout: (server, made.client([[0]], worker=2, timeout=timeout))
+    return lambda timeout: (server, dead, made.client([[0]], worker=2, timeout=timeout))
 
 
 def inference_wait() -> Wait:

@@ -50,6 +50,7 @@ def run(folder: Path, name: str, steps: int, workers: Any = FAKE, **values: Any)
         ("Pendulum-v1", {"algo": "ddpg"}),
         # Without schedules, which follow the length that a run was given.
         ("CartPole-v1", {**DQN, "exploration_fraction": 0.0, "prioritized": True, "priority_beta": 1.0}),
+        ("Pendulum-v1", {"inference": "central", "env_groups": 2}),
         ("Pendulum-v1", {"device": "auto", "devices": ("cpu", "cpu"), "updates_per_launch": 8}),
     ],
 )

@@ -54,6 +54,8 @@ class Training:
             "sampler": "rlz.workers.sampler:Sampler",
             "evaluator": "rlz.workers.evaluator:Evaluator",
             "learner": "support.fake_learner:Learner",
+            "grouped": "rlz.workers.grouped:GroupedSampler",
+            "inference": "rlz.workers.inference:InferenceServer",
             "shaper": str(Path(__file__).parents[2] / "examples" / "reward_shaper.py:RewardShaper"),
         }
 

@@ -13,6 +13,7 @@ import numpy as np
 from rlz import envs
 from rlz._native import Replay
 from rlz.config import run_config
+from rlz.dtypes import numpy_dtype
 from rlz.errors import WaitTimeoutError
 from rlz.placement import Place
 from rlz.transport.stats import Stat
@@ -37,6 +38,7 @@ class Bench:
     role: str
     run_dir: Path
     make: Callable[..., Worker] | None = None
+    client: Any = None
 
     def __post_init__(self) -> None:
         self.streams = self.job.streams(Origin(run_id=3))
@@ -74,6 +76,35 @@ class Bench:
                 steps = self.streams.limiter.env_steps
                 publisher.publish(np.zeros(store.nbytes, np.uint8), env_steps=steps, updates=0)
 
+        for name in self.job.graph.of_kind("inference", node.takes):
+            self._ask(self.streams[name])
+        for name in self.job.graph.of_kind("inference", node.gives):
+            self._answer(self.streams[name])
+
+    def _ask(self, stream: Any) -> None:
+        """Ask for all lanes, once the last answer is there."""
+        if self.client is None:
+            self.client = stream.client([list(range(stream.lanes))], worker=9)
+        try:
+            self.client.take(self.client.wait(timeout=0.0), {})
+        except WaitTimeoutError:
+            return
+        except ValueError:
+            pass  # nothing was asked yet
+        self.client.ask(
+            0, {name: np.zeros((stream.lanes, *shape), dtype) for name, dtype, shape in _rows(stream.request)}
+        )
+
+    def _answer(self, stream: Any) -> None:
+        """Answer what is there with zeros."""
+        with stream.server(worker=9) as server:
+            try:
+                name, dtype, shape = _rows(stream.request)[0]
+                count = server.take({name: np.zeros((stream.lanes, *shape), dtype)}, timeout=0.0)
+            except WaitTimeoutError:
+                return
+            server.answer({name: np.zeros((count, *shape), dtype) for name, dtype, shape in _rows(stream.answer)})
+
     def _steps(self, into: list[Any], count: int) -> None:
         lanes = list(range(self.job.placement.lanes))
         with ExitStack() as stack:
@@ -95,6 +126,10 @@ class Bench:
             for name, made in self.streams.named.items()
             if isinstance(made, Replay)
         }
+
+
+def _rows(fields: list[Any]) -> list[tuple[str, Any, tuple[int, ...]]]:
+    return [(name, numpy_dtype(dtype), tuple(shape)) for name, dtype, shape, _ in fields]
 
 
 def promptly(call: Callable[[], Any], what: str) -> Any:

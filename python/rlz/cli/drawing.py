@@ -74,6 +74,7 @@ def _contents(stream: Stream, graph: Graph, placement: Placement) -> str:
     held = {
         "replay": lambda: f"{stream.options['capacity']:,} rows",
         "queue": lambda: f"{stream.options['segments']:,} segments of {stream.options['length']:,} steps",
+        "inference": lambda: f"a request and an answer in each of {placement.lanes:,} lanes",
     }[stream.kind]()
     size = stream.nbytes(placement.lanes, placement.takers(graph, stream.name)) / _MIB
     return f"{stream.kind}: {held}, {stream.row_bytes:,} bytes a row, {size:,.1f} MiB"

@@ -132,6 +132,19 @@ class RunConfig(BaseModel):
         ge=1,
         le=MAX_ENVS,
     )
+    inference: Literal["inline", "central"] = option(
+        "inline",
+        panel=Panel.PLACEMENT,
+        help="Where actions are chosen: inline in each sampler, or central in a server, for all samplers in batches.",
+    )
+    env_groups: Integer = option(
+        1,
+        panel=Panel.PLACEMENT,
+        help="Groups of each sampler's environments: with --inference central one steps while others wait for actions.",
+        metavar="INT",
+        ge=1,
+        le=1024,
+    )
     device: Annotated[str, BeforeValidator(values.device)] = option(
         "auto",
         panel=Panel.PLACEMENT,
@@ -259,6 +272,11 @@ class RunConfig(BaseModel):
             raise ValueError(
                 f"--num-envs {self.num_envs} is less than --samplers {self.samplers}: every sampler needs an "
                 f"environment. Use --num-envs {self.samplers} or more, or fewer samplers."
+            )
+        if self.env_groups > (least := self.num_envs // self.samplers):
+            raise ValueError(
+                f"--env-groups {self.env_groups} is more than the {least} environments of a sampler. Use --env-groups "
+                f"{least} or fewer, or --num-envs {self.env_groups * self.samplers} or more."
             )
         if self.devices is not None and self.device != "auto":
             raise ValueError(

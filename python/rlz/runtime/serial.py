@@ -168,7 +168,7 @@ class SerialRun:
         states = {name: worker for name in self._before if isinstance(worker := workers[name], Stateful)}
         save_states({name: worker.state for name, worker in states.items()})
         self._start(*(name for name in workers if name not in self._before))
-        limiter, go_on = self._streams.limiter, True
+        limiter, go_on, still = self._streams.limiter, True, 0
         while go_on:
             with self.between_rounds:
                 # First, because a checkpoint may have been taken with updates still to do.
@@ -181,7 +181,8 @@ class SerialRun:
             self._look(tracker, signals)
             if self._stepping:
                 go_on = not working.isdisjoint(self._stepping)
-                if go_on and limiter.env_steps == before:
+                still = still + 1 if limiter.env_steps == before else 0
+                if go_on and still > 1:  # one for those that ask for their actions and are answered in the next
                     raise RuntimeError("serial mode stands still: the replay ratio allows neither a step nor an update")
         while self._step(self.sink):
             self._look(tracker, signals)

@@ -173,7 +173,9 @@ def _reason(worker: WorkerSnapshot) -> str:
         return "env steps (replay ratio)" if worker.progress == "updates" else "updates (replay ratio)"
     if worker.waiting_for == "parameters":
         return "a policy to evaluate" if worker.progress == "episodes" else "the learner's first parameters"
-    return f"a {worker.waiting_for}"
+    if worker.waiting_for == "answer":
+        return "answers of the inference server"
+    return "requests" if worker.progress == "rows_written" else f"a {worker.waiting_for}"
 
 
 def verdict(snapshot: Snapshot, processes: dict[str, Process], window: float) -> Iterator[str]:

@@ -20,6 +20,7 @@ WAITS: Mapping[str, tuple[Stat, Waiting]] = {
     "limiter": (Stat.WAIT_LIMITER_S, Waiting.LIMITER),
     "parameters": (Stat.WAIT_PARAMETERS_S, Waiting.PARAMETERS),
     "batch": (Stat.WAIT_BATCH_S, Waiting.BATCH),
+    "answer": (Stat.WAIT_ANSWER_S, Waiting.ANSWER),
 }
 """What a worker can wait for: the counter of ended waits, and the code of the one that is open."""
 

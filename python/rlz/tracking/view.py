@@ -19,6 +19,8 @@ _WAITS = {
     ("parameters", "episodes"): "waits for a policy",
     ("parameters", ""): "waits for parameters",
     ("batch", ""): "waits for a batch",
+    ("batch", "rows_written"): "waits for requests",
+    ("answer", ""): "waits for answers",
 }
 
 

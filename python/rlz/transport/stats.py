@@ -59,7 +59,9 @@ class Stat(IntEnum):
     WAIT_PARAMETERS_S = auto()
     """Counter: seconds waited for parameters."""
     WAIT_BATCH_S = auto()
-    """Counter: seconds the learner waited for a batch."""
+    """Counter: seconds the learner waited for a batch, the inference server for requests."""
+    WAIT_ANSWER_S = auto()
+    """Counter: seconds a sampler waited for the answers of the inference server."""
     RESET_S = auto()
     """Counter: seconds a sampler's environments took to reset after their episodes."""
     ACT_S = auto()
@@ -85,7 +87,9 @@ class Stat(IntEnum):
     FRAMES = auto()
     """Counter: rows of those updates."""
     ROWS_WRITTEN = auto()
-    """Counter: rows committed to the replay buffer."""
+    """Counter: rows committed to the replay buffer; of the inference server, answers."""
+    BATCHES = auto()
+    """Counter: batches that the inference server answered."""
     STEPS_OFFSET = auto()
     """Gauge: env steps of this sampler's lanes before a resume; the limiter's counts of its lanes begin at 0 then."""
     ROWS_OFFSET = auto()
@@ -153,7 +157,7 @@ TRACE_EVENTS = 4096
 TOTALS = (
     *(Stat.ENV_STEPS, Stat.FRAMES, Stat.ROWS_WRITTEN, Stat.EPISODES, Stat.RETURN_SUM, Stat.LENGTH_SUM),
     *(Stat.POLICY_LAG_SUM, Stat.POLICY_LAG_COUNT, Stat.PRIORITIES_STALE, Stat.SEGMENTS_DROPPED, Stat.PUBLISH_S),
-    *(Stat.WAIT_LIMITER_S, Stat.WAIT_PARAMETERS_S, Stat.WAIT_BATCH_S, Stat.RESET_S),
+    *(Stat.WAIT_LIMITER_S, Stat.WAIT_PARAMETERS_S, Stat.WAIT_BATCH_S, Stat.WAIT_ANSWER_S, Stat.RESET_S),
     *(Stat.CHECKPOINTS, Stat.EVALUATIONS_SKIPPED, Stat.RESTARTS, Stat.POLICY_VERSION),
 )
 """What a checkpoint keeps, for figures that only grow. Updates are the limiter's, evaluations in `evaluations.csv`."""
@@ -180,6 +184,7 @@ class Waiting(IntEnum):
     LIMITER = 1
     PARAMETERS = 2
     BATCH = 3
+    ANSWER = 4
 
 
 def make_trace(slots: int, run_id: int = 0) -> StatsBoard:

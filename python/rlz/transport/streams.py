@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, cast
 
-from rlz._native import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
+from rlz._native import InferenceStream, Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 from rlz.errors import GraphError
 from rlz.graph import MOST_LEASES, Graph, Node, Stream
 from rlz.placement import Place, Placement
@@ -20,7 +20,7 @@ LAST_WORKER_ID = 1022
 LIMITER, STATS, TRACE = "limiter", "stats", "trace"
 """Names of the descriptors that every worker gets; no stream of a graph is called so."""
 
-Made = Replay | TrajectoryQueue | ParameterStore
+Made = Replay | TrajectoryQueue | ParameterStore | InferenceStream
 
 
 class Origin(NamedTuple):
@@ -72,6 +72,16 @@ _KINDS: Mapping[str, _Kind] = {
         ),
         lambda made, gives: (made.control_fd, made.payload_fd if gives else made.readonly_payload_fd),
         lambda fds, gives: ParameterStore.attach(fds[0], fds[1], writable=gives),
+    ),
+    "inference": _Kind(
+        lambda one, placement, _, origin: InferenceStream.create(
+            one.fields[: one.options["asked"]],
+            one.fields[one.options["asked"] :],
+            lanes=placement.lanes,
+            run_id=origin.run_id,
+        ),
+        lambda made, _: (made.fd,),
+        lambda fds, _: InferenceStream.attach(fds[0]),
     ),
 }
 
@@ -166,6 +176,11 @@ class Streams:
     def parameters(self) -> ParameterStore:
         """The one parameter store that there is here."""
         return cast("ParameterStore", self._one("parameters"))
+
+    @property
+    def inference(self) -> InferenceStream:
+        """The one inference stream that there is here."""
+        return cast("InferenceStream", self._one("inference"))
 
     @property
     def learned_from(self) -> Replay | None:

@@ -33,6 +33,10 @@ EXIT_ERROR = 70
 """Exit status of a worker that ended with a Python exception (EX_SOFTWARE)."""
 
 
+POLL_S = 0.2
+"""Longest wait of a worker between two looks at the run's state."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
     """Everything a worker is told at its start; travels as JSON.

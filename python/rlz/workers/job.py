@@ -66,7 +66,13 @@ class Job:
             The graph or its placement cannot work; names the part.
         """
         answers = answers or ask(config, env_spec)
-        graph = standard(answers, config.total_timesteps, envs=config.num_envs, evaluates=config.eval_every > 0)
+        graph = standard(
+            *(answers, config.total_timesteps),
+            envs=config.num_envs,
+            evaluates=config.eval_every > 0,
+            central=config.inference == "central",
+            groups=config.env_groups,
+        )
         if config.graph is not None:
             graph = _own(config.graph, graph, answers)
         graph = replace(graph.with_workers(workers or {}), log_info=tuple(config.log_info))

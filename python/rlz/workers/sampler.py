@@ -5,25 +5,28 @@ has its own lane of the buffer and of the limiter. The loop steps environments o
 that truncation, the true final observation and resets are plain code.
 """
 
+import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlz._native import RUNNING
-from rlz.acting import make_policy
+from rlz.acting import Policy, make_policy
 from rlz.answers import Replay, Rollout
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
 from rlz.transport.stats import Stat, Waiting, at_end_keys
-from rlz.workers.base import WorkerSpec, waiting
+from rlz.workers.base import POLL_S, WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
 from rlz.workers.global_random import seed_globals
 from rlz.workers.recorder import make_recorder
 
 if TYPE_CHECKING:
+    from rlz.answers import PolicySpec
     from rlz.transport import Streams
 
 FLUSH_EVERY_S = 0.1
@@ -31,9 +34,6 @@ FLUSH_EVERY_S = 0.1
 
 _ACT, _ENVIRONMENT, _COPY, _OTHER = map(int, (Stat.ACT_S, Stat.ENVIRONMENT_S, Stat.COPY_S, Stat.OTHER_S))
 """Phases of each step."""
-
-VERSION_POLL_S = 0.2
-"""Seconds of one wait for the first parameters, between looks at the run's state."""
 
 
 class Sampler:
@@ -62,7 +62,7 @@ class Sampler:
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
         answers = spec.answers()
         data = answers.data
-        self._policy = make_policy(answers.policy, seed)
+        self._policy = self._make_policy(answers.policy, seed)
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         count = len(self._lanes)
         self._recorder, steps = make_recorder(
@@ -232,6 +232,9 @@ class Sampler:
         self._warming_up = len(trained) < len(granted)
         return version
 
+    def _make_policy(self, policy: "PolicySpec", seed: np.random.SeedSequence) -> Policy:
+        return make_policy(policy, seed)
+
     def _act_for(self, which: NDArray[np.intp]) -> None:
         actions = np.empty((len(which), self._actions.shape[1]), self._actions.dtype)
         extras = {name: np.empty((len(which), *all.shape[1:]), all.dtype) for name, all in (self._extras or {}).items()}
@@ -247,31 +250,31 @@ class Sampler:
         if self._recorder.room(0.0):
             return True
         self._flush()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        left = self._slices(timeout)
         with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
-            while self._streams.limiter.state == RUNNING:
-                left = VERSION_POLL_S if deadline is None else min(VERSION_POLL_S, deadline - time.monotonic())
-                if left < 0.0:
-                    return False
-                if self._recorder.room(left):
+            while self._streams.limiter.state == RUNNING and (seconds := left()) >= 0.0:
+                if self._recorder.room(seconds):
                     return True
         return False
 
     def _wait_for_parameters(self, timeout: float | None) -> bool:
         if self._subscriber.version() > 0:
             return True
-        deadline = None if timeout is None else time.monotonic() + timeout
+        left = self._slices(timeout)
         self._flush()
         with waiting(self._stats, Waiting.PARAMETERS, Stat.WAIT_PARAMETERS_S):
-            while self._streams.limiter.state == RUNNING:
-                left = VERSION_POLL_S if deadline is None else min(VERSION_POLL_S, deadline - time.monotonic())
-                if left < 0.0:
-                    return False
+            while self._streams.limiter.state == RUNNING and (seconds := left()) >= 0.0:
                 try:
-                    return self._subscriber.wait_newer(0, timeout=left) > 0
+                    return self._subscriber.wait_newer(0, timeout=seconds) > 0
                 except WaitTimeoutError:
                     continue
         return False
+
+    @staticmethod
+    def _slices(timeout: float | None) -> Callable[[], float]:
+        """Gives the seconds of the next part of a wait, between looks at the run's state; below 0 when it is over."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        return lambda: min(POLL_S, deadline - time.monotonic())
 
     def _note_open(self) -> None:
         """Keep the stats board's count of steps without a row up to date."""

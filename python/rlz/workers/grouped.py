@@ -1,0 +1,184 @@
+"""A sampler whose environments act in groups: one steps while others wait for the answers of an inference server.
+
+Which group comes next is a matter of who is ready, so one that waits for its answer, or for the learner's leave, holds
+no other up. An environment that is slow to step holds up those of its own sampler, which has one thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlz._native import RUNNING
+from rlz.acting import RemotePolicy, make_policy
+from rlz.errors import WaitTimeoutError
+from rlz.placement import split_lanes
+from rlz.transport.stats import Stat, Waiting
+from rlz.workers.base import WorkerSpec, waiting
+from rlz.workers.sampler import Sampler
+
+if TYPE_CHECKING:
+    from rlz.answers import PolicySpec
+    from rlz.transport import Streams
+
+
+@dataclass
+class _Group:
+    """Neighbouring environments of the sampler, and its arrays for them.
+
+    `tickets` [m]: of the step that it is about to make, -1 where an environment waits; `versions` [m]: of the
+    parameters that chose its actions; `obs` [m, *obs_shape].
+    """
+
+    number: int
+    rows: slice
+    lanes: list[int]
+    tickets: NDArray[np.int64]
+    obs: NDArray[Any]
+    actions: NDArray[Any]
+    extras: dict[str, NDArray[Any]]
+    versions: NDArray[np.uint64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = np.zeros(len(self.lanes), np.uint64)
+
+
+class GroupedSampler(Sampler):
+    """See `Sampler`, and the module. Asks an inference server where its node gives an inference stream."""
+
+    def __init__(self, spec: WorkerSpec, streams: Streams) -> None:
+        super().__init__(spec, streams)
+        shape = spec.environment().obs_shape
+        self._idle: deque[_Group] = deque()  # that need step indices, the one first that has none for longest
+        self._ready: deque[_Group] = deque()  # whose actions are chosen
+        self._asked: dict[int, _Group] = {}  # that wait for answers
+        for number, numbers in enumerate(self._split(spec)):
+            rows = slice(numbers[0], numbers[-1] + 1)
+            self._idle.append(
+                _Group(
+                    *(number, rows, [self._lanes[i] for i in numbers], self._tickets[rows]),
+                    self._obs[rows].reshape(len(numbers), *shape),
+                    self._actions[rows],
+                    {name: values[rows] for name, values in (self._extras or {}).items()},
+                )
+            )
+
+    def step(self, timeout: float | None) -> bool:
+        """Make a transition in every environment of a group that is ready (of all that are, when it may not wait)."""
+        running = self._streams.limiter.state == RUNNING
+        if self._segments and not self._wait_for_room(timeout):
+            return running
+        over = False
+        for _ in range(len(self._idle)):
+            over |= self._begin(self._idle.popleft(), timeout) is False
+        if not self._ready and not self._asked:
+            self._flush()
+            return not over and (timeout == 0.0 or self._wait_for_leave(timeout))
+        while (group := self._next(timeout)) is not None:
+            for i, ticket, version in zip(
+                range(group.rows.start, group.rows.stop), group.tickets.tolist(), group.versions.tolist(), strict=True
+            ):
+                if ticket >= 0:
+                    self._transition(i, ticket, version)
+            self._enter(Stat.OTHER_S)
+            self._idle.append(group)
+            if timeout != 0.0:
+                return True
+        return self._streams.limiter.state == RUNNING
+
+    def close(self) -> None:
+        """See `Sampler`."""
+        if isinstance(self._policy, RemotePolicy):
+            self._policy.close()
+        super().close()
+
+    def _split(self, spec: WorkerSpec) -> list[tuple[int, ...]]:
+        return split_lanes(len(spec.lanes), min(spec.run_config().env_groups, len(spec.lanes)))
+
+    def _make_policy(self, policy: PolicySpec, seed: np.random.SeedSequence) -> Any:
+        spec, streams = self._spec, self._streams
+        if not streams.graph.of_kind("inference", spec.node().gives):
+            return make_policy(policy, seed)
+        groups = [[spec.lanes[i] for i in numbers] for numbers in self._split(spec)]
+        client = streams.inference.client(groups, worker=spec.worker_id)
+        return RemotePolicy(spec.environment(), client, seed.spawn(3)[2])  # a policy has the first two
+
+    def _begin(self, group: _Group, timeout: float | None) -> bool | None:
+        """Take step indices for a group and have its actions chosen. False: there will be no more; None: not now."""
+        try:
+            limiter = self._streams.limiter
+            granted = limiter.acquire_steps(group.lanes, group.tickets, worker=self._spec.worker_id, timeout=0.0)
+        except WaitTimeoutError:
+            self._idle.append(group)
+            return None
+        if granted == 0:
+            self._idle.append(group)
+            return False
+        return self._choose(group, timeout)
+
+    def _choose(self, group: _Group, timeout: float | None) -> bool | None:
+        self._enter(Stat.ACT_S)
+        tickets, starts, remote = group.tickets, self._learning_starts, isinstance(self._policy, RemotePolicy)
+        which = np.flatnonzero(tickets >= starts)
+        if len(which) and not remote and not self._wait_for_parameters(timeout):
+            self._idle.append(group)  # its indices come again
+            return None
+        for i in np.flatnonzero((tickets >= 0) & (tickets < starts)).tolist():
+            self._policy.uniform(group.actions[i : i + 1])
+        if len(which) and isinstance(self._policy, RemotePolicy):
+            self._policy.ask(group.number, group.obs, tickets, which.tolist())
+            self._asked[group.number] = group
+        else:
+            if len(which):
+                group.versions[:] = self._policy.refresh(self._subscriber)
+                self._act_for(which + group.rows.start)
+            self._ready.append(group)
+        self._enter(Stat.OTHER_S)
+        return True
+
+    def _wait_for_leave(self, timeout: float | None) -> bool:
+        """Wait for step indices of a group while nothing else is to be done; False when there will be no more."""
+        group = self._idle[0]
+        with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
+            try:
+                limiter = self._streams.limiter
+                granted = limiter.acquire_steps(
+                    group.lanes, group.tickets, worker=self._spec.worker_id, timeout=timeout
+                )
+            except WaitTimeoutError:
+                return True
+        if granted:
+            self._choose(self._idle.popleft(), timeout)
+        return granted > 0
+
+    def _next(self, timeout: float | None) -> _Group | None:
+        """A group whose actions are chosen; waits for an answer when there is none. None: not in time."""
+        if self._ready:
+            return self._ready.popleft()
+        if not self._asked or not isinstance(self._policy, RemotePolicy):
+            return None
+        try:
+            number = self._policy.wait(0.0)
+        except WaitTimeoutError:
+            answered = None if timeout == 0.0 else self._wait_for_answer(self._policy, timeout)
+            if answered is None:
+                return None
+            number = answered
+        group = self._asked.pop(number)
+        self._policy.take(number, group.actions, group.extras, group.versions)
+        return group
+
+    def _wait_for_answer(self, policy: RemotePolicy, timeout: float | None) -> int | None:
+        """Until the run ends: a server that died has a successor soon."""
+        left = self._slices(timeout)
+        with waiting(self._stats, Waiting.ANSWER, Stat.WAIT_ANSWER_S):
+            while self._streams.limiter.state == RUNNING and (seconds := left()) >= 0.0:
+                try:
+                    return policy.wait(seconds)
+                except WaitTimeoutError:
+                    self._flush()
+        return None
