@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rlz._native import Policy as NativePolicy
 
@@ -59,6 +59,11 @@ class Policy(Protocol):
 
     def uniform(self, actions: NDArray[Any]) -> None:
         """Warm-up: fill actions [m, action_dim] with uniform ones, from the policy's own random stream."""
+
+
+def ranks(lanes: ArrayLike, envs: int) -> NDArray[np.float32]:
+    """Ranks of environments among all `envs` of a run, 0 to 1, by their lanes."""
+    return (np.asarray(lanes) / max(envs - 1, 1)).astype(np.float32)
 
 
 def make_policy(spec: PolicySpec, seed: np.random.SeedSequence) -> Policy:

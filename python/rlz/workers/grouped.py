@@ -69,15 +69,12 @@ class GroupedSampler(Sampler):
 
     def step(self, timeout: float | None) -> bool:
         """Make a transition in every environment of a group that is ready (of all that are, when it may not wait)."""
-        running = self._streams.limiter.state == RUNNING
-        if self._segments and not self._wait_for_room(timeout):
-            return running
         over = False
         for _ in range(len(self._idle)):
             over |= self._begin(self._idle.popleft(), timeout) is False
         if not self._ready and not self._asked:
             self._flush()
-            return not over and (timeout == 0.0 or self._wait_for_leave(timeout))
+            return not over and (timeout == 0.0 or self._wait_to_begin(timeout))
         while (group := self._next(timeout)) is not None:
             for i, ticket, version in zip(
                 range(group.rows.start, group.rows.stop), group.tickets.tolist(), group.versions.tolist(), strict=True
@@ -109,6 +106,9 @@ class GroupedSampler(Sampler):
 
     def _begin(self, group: _Group, timeout: float | None) -> bool | None:
         """Take step indices for a group and have its actions chosen. False: there will be no more; None: not now."""
+        if self._segments and not self._recorder.room(0.0, group.rows):
+            self._idle.append(group)
+            return None
         try:
             limiter = self._streams.limiter
             granted = limiter.acquire_steps(group.lanes, group.tickets, worker=self._spec.worker_id, timeout=0.0)
@@ -140,8 +140,10 @@ class GroupedSampler(Sampler):
         self._enter(Stat.OTHER_S)
         return True
 
-    def _wait_for_leave(self, timeout: float | None) -> bool:
-        """Wait for step indices of a group while nothing else is to be done; False when there will be no more."""
+    def _wait_to_begin(self, timeout: float | None) -> bool:
+        """Wait for room, or step indices, while nothing else is to be done; False at the end of the run."""
+        if self._segments and not self._wait_for_room(timeout):
+            return self._streams.limiter.state == RUNNING
         group = self._idle[0]
         with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
             try:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz._native import RUNNING
-from rlz.acting import make_policy
+from rlz.acting import make_policy, ranks
 from rlz.config.seeds import Role, stream
 from rlz.dtypes import numpy_dtype
 from rlz.errors import WaitTimeoutError
@@ -57,7 +57,8 @@ class InferenceServer:
         self._request = {"obs": rooms["obs"]}
         self._obs = rooms["obs"].reshape(lanes, env_spec.obs_dim)
         self._answer = {name: rooms[name] for name, *_ in streams.inference.answer}
-        self._tickets = np.zeros(lanes, np.uint64)
+        self._tickets, self._lanes = np.zeros(lanes, np.uint64), np.zeros(lanes, np.int64)
+        self._ranks = ranks(np.arange(lanes), lanes)
         self._answered = 0
         self._flushed_at = 0.0
 
@@ -92,14 +93,14 @@ class InferenceServer:
         if self._policy.version == 0 and not self._parameters(timeout):
             return 0
         try:
-            return self._server.take(self._request, timeout=0.0, notes=self._tickets)
+            return self._server.take(self._request, timeout=0.0, notes=self._tickets, lanes=self._lanes)
         except WaitTimeoutError:
             if timeout == 0.0:
                 return 0
         with waiting(self._stats, Waiting.BATCH, Stat.WAIT_BATCH_S):
             try:
                 limit = POLL_S if timeout is None else min(timeout, POLL_S)
-                return self._server.take(self._request, timeout=limit, notes=self._tickets)
+                return self._server.take(self._request, timeout=limit, notes=self._tickets, lanes=self._lanes)
             except WaitTimeoutError:
                 return 0
 
@@ -117,8 +118,12 @@ class InferenceServer:
         version = self._policy.refresh(self._subscriber)
         answer = {name: values[:count] for name, values in self._answer.items()}
         extras = {name: values for name, values in answer.items() if name != "action"}
-        progress = int(self._tickets[:count].min()) / self._total
-        self._policy.act(self._obs[:count], answer["action"], progress=progress, extras=extras or None)
+        self._policy.act(
+            *(self._obs[:count], answer["action"]),
+            progress=int(self._tickets[:count].min()) / self._total,
+            ranks=self._ranks[self._lanes[:count]],
+            extras=extras or None,
+        )
         self._server.answer(answer, note=version)
         self._stats.enter(Stat.OTHER_S)
         if self._answered == 0:

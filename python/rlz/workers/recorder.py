@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rlz.transport import Streams
 
 
+ALL = slice(None)
+
+
 class Steps:
     """The present step of each environment of a sampler, [environments, ...].
 
@@ -53,8 +56,8 @@ class Recorder(Protocol):
     def open(self) -> int:
         """Steps that were recorded and are not handed on yet."""
 
-    def room(self, timeout: float | None) -> bool:
-        """Whether a step of every environment can be recorded now; waits for it."""
+    def room(self, timeout: float | None, rows: slice = ALL) -> bool:
+        """Whether a step of every environment (of some) can be recorded now; waits for it."""
 
     def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:
         """Take the step of environment `i`. `version`: of the parameters that acted, 0 for a uniform action."""
@@ -103,7 +106,7 @@ class TransitionRecorder:
         """Steps in open n-step windows."""
         return self._writer.pending
 
-    def room(self, timeout: float | None) -> bool:
+    def room(self, timeout: float | None, rows: slice = ALL) -> bool:
         """Always: the oldest rows are overwritten."""
         return True
 
@@ -221,20 +224,20 @@ class SegmentRecorder:
         """Steps of segments that are not in the queue."""
         return sum(segment.length for segment in self._segments)
 
-    def room(self, timeout: float | None) -> bool:
+    def room(self, timeout: float | None, rows: slice = ALL) -> bool:
         """Put segments that are full, as soon as the queue has room; wait for a version to begin others with."""
         if not self._between:
             return True
         try:
-            for lane, segment in zip(self._lanes, self._segments, strict=True):
+            for lane, segment in zip(self._lanes[rows], self._segments[rows], strict=True):
                 if segment.length == self._length:
                     self._put(lane, segment, timeout)
-            used = [segment.version for segment in self._segments if segment.length == 0]
+            used = [segment.version for segment in self._segments[rows] if segment.length == 0]
             if used and self._parameters is not None:
                 self._parameters.wait_newer(max(used), timeout=timeout)
         except WaitTimeoutError:
             return False
-        self._between = False
+        self._between = rows != ALL  # nothing is known of the others
         return True
 
     def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlz._native import RUNNING
-from rlz.acting import Policy, make_policy
+from rlz.acting import Policy, make_policy, ranks
 from rlz.answers import Replay, Rollout
 from rlz.config.seeds import Role, stream
 from rlz.envs import make
@@ -76,7 +76,7 @@ class Sampler:
         self._views = [(steps.obs[i], steps.actions[i], steps.next_obs[i]) for i in range(count)]  # of one lane each
         self._learning_starts = data.starts
         self._total = config.total_timesteps
-        self._ranks = (np.array(self._lanes) / max(config.num_envs - 1, 1)).astype(np.float32)
+        self._ranks = ranks(self._lanes, config.num_envs)
         self._latest = self._subscriber.version
         self._record = self._recorder.record
         self._complete = streams.limiter.complete_step
