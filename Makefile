@@ -56,6 +56,10 @@ test-loom:
 test-python:
 	$(RUN) pytest -q -m "not learn and not kill and not wheel and not oracle"
 
+.PHONY: quick
+quick: setup  ## The tests of the edit loop: those of Python that take no time, within a minute
+	$(RUN) pytest -q --quick
+
 .PHONY: lint
 lint: setup  ## Formatting, lints and types of both languages, and the stub file against the extension
 	cargo fmt --check

@@ -1,6 +1,6 @@
 """rlz: train deep-RL agents as fast as the machine allows.
 
-`rlz.train("sac", "Ant-v4")` trains, `rlz.load(RUN)` gives a trained policy. Everything here is loaded on first use:
+`rlz.train(ALGORITHM, "Ant-v4")` trains, `rlz.load(RUN)` gives a trained policy. Everything here is loaded on first use:
 `import rlz` costs almost nothing.
 """
 

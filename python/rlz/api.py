@@ -99,7 +99,7 @@ def train(
 
     Parameters
     ----------
-    algorithm : a name such as "sac", "file.py:Class", or a class of your own.
+    algorithm : a name of rlz, "file.py:Class", or a class of your own.
     env : a Gymnasium id, "file.py:Name", or a class or function that makes an environment.
     quiet : False shows the progress as `rlz train` does.
     on_metrics : called with each line of the log: numbers by tag, "env_steps" among them.

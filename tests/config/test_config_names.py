@@ -24,7 +24,7 @@ KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is
         ("--ent-coef-init", "--ent-coef"),
         ("--num-workers", "--samplers"),
         ("--use-wandb", "--track"),
-        ("--algo", "rlz train sac"),
+        ("--algo", "rlz train ALGO"),
         ("--env-id", "--env"),
         ("--eval-freq", "--eval-every"),
         ("--cuda", "--device"),

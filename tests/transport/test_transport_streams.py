@@ -79,7 +79,7 @@ def test_only_who_gives_the_parameters_gets_memory_that_it_could_write_to() -> N
 def test_a_worker_has_the_streams_of_its_node_alone() -> None:
     streams = make()
     evaluator = JOB.graph.node("evaluator")
-    assert set(streams.fds(evaluator)) == {"limiter", "stats", "parameters"}
+    assert set(streams.fds(evaluator)) == {"limiter", "stats", "trace", "parameters"}
     for seen in (attach(streams, evaluator), streams.of(evaluator)):
         assert list(seen.named) == ["parameters"]
         with pytest.raises(GraphError, match="no stream 'replay' here, only parameters"):

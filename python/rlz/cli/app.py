@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from rlz.algorithms.source import DEFAULT
 from rlz.errors import RlzError, UsageError, check_platform
 
 # One line each here, so that `rlz --help` imports no subcommand.
@@ -29,10 +30,10 @@ COMMANDS = {
     "profile": "Show the hardware, and what sampling, replay and updates reach on it.",
 }
 
-EPILOG = """[bold]Examples[/bold]
+EPILOG = f"""[bold]Examples[/bold]
 
-  rlz train sac --env Ant-v4
-  rlz train sac --env Pendulum-v1 -n 20000 --seed 2
+  rlz train {DEFAULT} --env Ant-v4
+  rlz train {DEFAULT} --env Pendulum-v1 -n 20000 --seed 2
   rlz runs
   rlz eval runs/NAME --episodes 10
   rlz train --help"""

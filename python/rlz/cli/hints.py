@@ -5,6 +5,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
+from rlz.algorithms.source import DEFAULT
 from rlz.options.names import hint
 
 
@@ -24,7 +25,7 @@ def explain(error: TyperException) -> str:
     elif isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
         lines = [_bad_value(error, error.__cause__)]
     elif "unexpected extra argument" in lines[0] and ctx is not None and ctx.info_name == "train":
-        lines.append("The environment and everything else are options: rlz train sac --env Ant-v4")
+        lines.append(f"The environment and everything else are options: rlz train {DEFAULT} --env Ant-v4")
     if ctx is not None:
         lines.append(f"See {ctx.command_path} --help")
     return "\n".join(line for line in lines if line)

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from rlz.algorithms.source import DEFAULT
+
 EPILOG = """[bold]Examples[/bold]
 
   rlz profile
   rlz profile --env Ant-v4
-  rlz profile --env Ant-v4 --algo td3 --budget 2m --fresh
+  rlz profile --env Ant-v4 --budget 2m --fresh
   rlz profile --env Ant-v4 --explain
   rlz profile --config runs/NAME/config.toml
   rlz profile --env Ant-v4 --json > profile.json"""
@@ -44,7 +46,8 @@ def profile(
         ),
     ] = None,
     algo: Annotated[
-        str | None, typer.Option(metavar="NAME", help=r"Algorithm. [dim]\[default: sac][/dim]", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help=rf"Algorithm. [dim]\[default: {DEFAULT}][/dim]", show_default=False),
     ] = None,
     config: Annotated[
         Path | None,
@@ -130,7 +133,7 @@ def _resolved(env: str | None, algo: str | None, config: Path | None, needs: lis
         if needs:
             raise UsageError(f"{needs[0]} needs an environment: give --env, for instance --env Ant-v4, or --config")
         return None
-    return resolve_with_origins(algo or ("sac" if config is None else None), env, {}, config)
+    return resolve_with_origins(algo or (DEFAULT if config is None else None), env, {}, config)
 
 
 def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:

@@ -6,15 +6,17 @@ from typing import Annotated
 
 import typer
 
+from rlz.algorithms.source import DEFAULT
+
 EPILOG = """[bold]Examples[/bold]
 
   rlz runs
   rlz runs --runs-dir /data/runs
   rlz runs show runs/NAME"""
 
-SHOW_EPILOG = """[bold]Examples[/bold]
+SHOW_EPILOG = f"""[bold]Examples[/bold]
 
-  rlz runs show runs/sac__Ant-v4__s1__20250101-120000
+  rlz runs show runs/{DEFAULT}__Ant-v4__s1__20250101-120000
   watch rlz runs show runs/NAME"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
@@ -51,7 +53,7 @@ def _list(runs_dir: Path) -> None:
 
     found = list_runs(runs_dir)
     if not found:
-        typer.echo(f"No runs in {runs_dir}. Start one: rlz train sac --env Ant-v4")
+        typer.echo(f"No runs in {runs_dir}. Start one: rlz train {DEFAULT} --env Ant-v4")
         return
     table = Table(box=None, pad_edge=False)
     for title in ("run", "status"):

@@ -9,19 +9,19 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from rlz.algorithms.source import BUILT_IN, is_own
+from rlz.algorithms.source import BUILT_IN, DEFAULT, is_own
 from rlz.cli.options import given, run_parameters
 from rlz.config import Resolved, RunConfig, resolve_with_origins
 from rlz.errors import CheckpointError, UsageError
 
-EPILOG = """[bold]Examples[/bold]
+EPILOG = f"""[bold]Examples[/bold]
 
-  rlz train sac --env Ant-v4
-  rlz train sac --env Pendulum-v1 -n 20000 --seed 2
-  rlz train sac --env HalfCheetah-v5 --samplers 4 --replay-ratio free
-  rlz train sac --env my_pkg:MyEnv-v0 --env-kwargs speed=2 --wrapper my_pkg:Scaled
-  rlz train sac --env Ant-v4 --mode serial --eval-every 0
-  rlz train sac --env Ant-v4 --print-config > ant.toml
+  rlz train {DEFAULT} --env Ant-v4
+  rlz train {DEFAULT} --env Pendulum-v1 -n 20000 --seed 2
+  rlz train {DEFAULT} --env HalfCheetah-v5 --samplers 4 --replay-ratio free
+  rlz train {DEFAULT} --env my_pkg:MyEnv-v0 --env-kwargs speed=2 --wrapper my_pkg:Scaled
+  rlz train {DEFAULT} --env Ant-v4 --mode serial --eval-every 0
+  rlz train {DEFAULT} --env Ant-v4 --print-config > ant.toml
   rlz train --config ant.toml --seed 3
   rlz train --resume runs/NAME --total-timesteps 2000000"""
 

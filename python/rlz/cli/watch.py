@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-EPILOG = """[bold]Examples[/bold]
+from rlz.algorithms.source import DEFAULT
+
+EPILOG = f"""[bold]Examples[/bold]
 
   rlz watch
-  rlz watch runs/sac__Ant-v4__s1__20250101-120000
+  rlz watch runs/{DEFAULT}__Ant-v4__s1__20250101-120000
   rlz watch /data/runs --open
-  rlz train sac --env Ant-v4 --watch"""
+  rlz train {DEFAULT} --env Ant-v4 --watch"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 

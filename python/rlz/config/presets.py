@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """Values of one section and where they stand, such as `preset sac.toml [env."Ant-v*"]`."""
+    """Values of one section and where they stand, such as `preset ALGO.toml [env."Ant-v*"]`."""
 
     origin: str
     values: dict[str, Any]

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from rlz.algorithms.source import DEFAULT
 from rlz.answers import Replay, Rollout
 from rlz.options import Integer, Number, Panel, literals, option, values
 from rlz.references import PICKLE, UNNAMED
@@ -38,7 +39,7 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, ser_json_inf_nan="constants")
 
-    algo: str = option("sac", panel=Panel.PROBLEM, help="Algorithm: a name of rlz, or file.py:Class.", min_length=1)
+    algo: str = option(DEFAULT, panel=Panel.PROBLEM, help="Algorithm: a name of rlz, or file.py:Class.", min_length=1)
     env: str = option(
         panel=Panel.PROBLEM,
         help="Gymnasium id, such as Ant-v4; my_pkg:MyEnv-v0 imports my_pkg first.",

@@ -154,8 +154,8 @@ class Limit(NamedTuple):
 
 LIMITS = {"fp32": Limit(0.01, 0.01), "tf32": Limit(0.2, 0.05), "bf16": Limit(0.4, 0.1)}
 """By precision. Measured with products rounded to tf32 and bf16 on a CPU, against float32, at the updates 1, 11, 101
-and 301 and over 1, 8 and 16 of them (SAC, 27 observations, 256x256): steps up to 0.053 and 0.14, moments up to 0.022
-and 0.040. Two forms in one precision differ by less, their largest was 0.0072."""
+and 301 and over 1, 8 and 16 of them (an actor and two critics, 27 observations, 256x256): steps up to 0.053 and 0.14,
+moments up to 0.022 and 0.040. Two forms in one precision differ by less, their largest was 0.0072."""
 
 ROUNDING = 1e-6
 """Relative rounding of float32 parameters, larger than the update itself where a learning rate is tiny."""

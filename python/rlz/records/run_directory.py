@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from rlz.errors import CheckpointError, ConfigError
+from rlz.records.sources import keep_sources
 from rlz.references import label
 from rlz.system.files import replace_file
 
@@ -114,6 +115,7 @@ def create_run_directory(config: "RunConfig", parent: Path | None = None) -> Run
             (path / folder).mkdir(mode=0o700)
         replace_file(path / "config.toml", config.to_toml().encode())
         (path / "config.toml").chmod(0o600)
+        keep_sources(path, config)
         return RunDirectory(path, _lock(path))
     except FileExistsError as error:
         if not parent.is_dir():

@@ -14,6 +14,7 @@ from rlz.records.checkpoint import Checkpoint, checkpoints_newest_first, read_ch
 from rlz.records.policy_files import read_description
 from rlz.records.run_directory import RunDirectory, named_problems, open_run_directory
 from rlz.records.salvage import SALVAGE, with_salvaged_rows
+from rlz.records.sources import changed_sources
 from rlz.runtime.train import Launch, launch, make_job, make_streams, private_files, updates_resume_at
 from rlz.system.descendants import orphans_come_here
 from rlz.system.device import check_device
@@ -115,6 +116,7 @@ def resume(
                 + history.notes
                 + _best(own)
                 + changes(before, config)
+                + changed_sources(run_dir.path, config)
             )
             _go_on_after(history, streams, job)
             # Lines of the same env steps may have been written after the cut.

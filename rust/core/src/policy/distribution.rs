@@ -2,7 +2,7 @@
 
 use super::rng::Rng;
 
-/// Bounds of the log standard deviation of [`squashed_gaussian`], as in SB3 and the SAC authors' code.
+/// Bounds of the log standard deviation of [`squashed_gaussian`], as in SB3 and in the code of Haarnoja et al. (2018).
 pub const LOG_STD_RANGE: (f32, f32) = (-20.0, 2.0);
 
 const HALF_LN_TAU: f32 = 0.918_938_5; // ln(2 pi) / 2
