@@ -68,7 +68,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["trian"], ["No such command 'trian'. Did you mean 'train'?"]),
+        (["trian"], ["No such command 'trian'. Did you mean 'train'"]),
         (["--n-envs"], ["No such option --n-envs."]),
         (["eval"], ["Missing argument 'RUN'", "See rlz eval --help"]),
         (["eval", "x", "--n-eval-episodes", "3"], ["rlz calls it --episodes"]),

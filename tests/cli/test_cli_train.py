@@ -96,11 +96,12 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "y=no",
     ]
     line += ["--prioritized", "--layer-norm", "--no-compile", "--no-save-replay", "--track", "--pin"]
+    line += ["--tracker", "trackio"]
     line += ["--log-info", "fuel", "--log-info", "x_position"]
     assert main(["train", algo, *line]) == 3
     expected = run_config(
         algo=algo, **given, hidden=(64, 32), wrapper=("a:B", "c.d:E"), env_kwargs={"x": 1, "y": "no"},
-        prioritized=True, layer_norm=True, compile=False, save_replay=False, track=True, pin=True,
+        prioritized=True, layer_norm=True, compile=False, save_replay=False, track=True, tracker="trackio", pin=True,
         log_info=("fuel", "x_position"),
     )  # fmt: skip
     assert trained == [expected]

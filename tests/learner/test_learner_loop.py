@@ -153,6 +153,24 @@ def test_periodic_checkpoint_is_one_moment(tmp_path: Path, monkeypatch: pytest.M
     assert newest_checkpoint(tmp_path).updates == run.streams.limiter.updates
 
 
+def test_a_checkpoint_is_written_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "METRICS_S", 0.0)
+    run = Run(tmp_path, config(checkpoint_every=0))
+    learner = run.learner()
+    learner.start()
+    run.sample(20)
+    for _ in range(3):
+        learner.step(None)
+    learner._saving.wait()
+    assert newest_checkpoint(tmp_path).updates == 0
+    run.streams.ask_for_checkpoint()
+    for _ in range(3):
+        learner.step(None)
+    learner._saving.wait()
+    assert newest_checkpoint(tmp_path).updates == 4
+    learner.close()
+
+
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_updates_are_granted_in_launches_and_counted_exactly(tmp_path: Path, prioritized: bool) -> None:
     launch = {"updates_per_launch": 8, "ratio_slack": None}

@@ -64,6 +64,28 @@ def test_other_signals_do_not_count() -> None:
         signal.signal(signal.SIGUSR1, old)
 
 
+def test_a_checkpoint_is_asked_for_without_a_stop() -> None:
+    with StopSignals() as signals:
+        send(signal.SIGUSR2)
+        assert counted(signals) == 0
+        assert signals.asked == 1
+        send(signal.SIGINT)
+        assert counted(signals) == 1
+        assert signals.asked == 1
+    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+
+
+def test_a_handler_that_is_there_is_kept() -> None:
+    called = []
+    old = signal.signal(signal.SIGUSR2, lambda *_: called.append(1))
+    try:
+        with StopSignals() as signals:
+            send(signal.SIGUSR2)
+            assert (called, signals.asked) == ([1], 0)
+    finally:
+        signal.signal(signal.SIGUSR2, old)
+
+
 @pytest.mark.parametrize(("handler", "count"), [(signal.SIG_IGN, 0), (signal.SIG_DFL, 1)])
 def test_hangup_stays_ignored_under_nohup(handler: signal.Handlers, count: int) -> None:
     old = signal.signal(signal.SIGHUP, handler)

@@ -20,6 +20,7 @@ from rlz.runtime.live import Live
 from rlz.runtime.resume import resume
 from rlz.runtime.serial import SerialRun
 from rlz.runtime.train import train
+from rlz.transport.stats import Stat
 from support.training import Training, wait_for
 
 Start = Callable[..., Training]
@@ -226,3 +227,19 @@ def test_a_resume_removes_what_a_killed_controller_left(tmp_path: Path) -> None:
     assert {path.name for path in run.rglob(".*")} == before
     assert (run / "metrics.jsonl").read_text().startswith(metrics)
     assert json.loads((run / "summary.json").read_text())["env_steps"] == 150
+
+
+@pytest.mark.parametrize("mode", ["async", "serial"])
+def test_a_checkpoint_that_is_asked_for_reaches_the_sink_and_the_run_goes_on(start: Start, mode: str) -> None:
+    training = start(total_timesteps=10_000_000, mode=mode)
+    wait_for_env_steps(training, 100)
+    training.process.send_signal(signal.SIGUSR2)
+
+    def asked() -> bool:
+        with Live(training.run_dir) as live:
+            return bool(live.stats.read()[:, Stat.CHECKPOINTS_ASKED].sum() == 1)
+
+    wait_for(asked)
+    wait_for(lambda: "a checkpoint was asked for" in training.text())
+    training.process.send_signal(signal.SIGINT)
+    assert training.wait() == 130, training.text()

@@ -3,9 +3,7 @@ import json
 import subprocess
 import sys
 import time
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -13,7 +11,7 @@ from rich.console import Console
 from rlz.tracking import tracker
 from rlz.tracking.console import TerminalDisplay, clock, live_view, number
 from rlz.tracking.reading import Reader
-from rlz.tracking.sinks import Evaluation, InThread, TensorBoardFile
+from rlz.tracking.sinks import Evaluation, TensorBoardFile
 from rlz.tracking.snapshot import between
 from rlz.tracking.view import View
 from rlz.transport.stats import Stat, metric
@@ -136,38 +134,6 @@ def test_an_error_in_a_sink_turns_it_off_and_the_run_goes_on(tmp_path, monkeypat
     assert "TensorBoard is not written: OSError: disk full" in events
 
 
-def test_track_without_wandb_says_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracker.importlib.util, "find_spec", lambda name: None)
-    make(tmp_path, FakeStreams(), track=True).finish("completed")
-    assert "uv sync --extra track" in (tmp_path / "logs" / "events.log").read_text()
-
-
-def test_track_sends_what_is_logged_to_wandb(tmp_path, monkeypatch):
-    sent, made = [], {}
-
-    def init(**named):
-        made.update(named)
-        return SimpleNamespace(log=sent.append, define_metric=lambda *_, **__: None, finish=lambda: sent.append("end"))
-
-    fake = ModuleType("wandb")
-    fake.init = init
-    fake.__spec__ = ModuleSpec("wandb", None)
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    streams = FakeStreams()
-    run = make(tmp_path, streams, track=True, wandb_project_name="mine")
-    streams.step(600, 500)
-    streams.stats.rings[1].append(list(EVALUATION))
-    run.finish("completed")
-    assert (made["project"], made["name"], made["config"]["env"]) == ("mine", tmp_path.name, "Pendulum-v1")
-    first, wanted = made["id"], made["resume"]
-    evaluation, line, end = sent
-    assert (evaluation["eval/return_mean"], evaluation["env_steps"]) == (-150.0, 1000)
-    assert (line["env_steps"], line["replay/ratio"]) == (600, 1.0)
-    assert end == "end"
-    make(tmp_path, FakeStreams(), track=True).finish("completed")
-    assert (made["id"], wanted) == (first, "allow"), "a resumed run goes on there"
-
-
 def test_not_finite_numbers_are_null_in_json(tmp_path):
     streams = FakeStreams()
     run = make(tmp_path, streams)
@@ -199,40 +165,6 @@ print([name for name in ("torch", "tensorflow", "gymnasium") if name in sys.modu
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
-
-
-def test_a_slow_sink_in_a_thread_never_holds_its_caller():
-    seen = []
-
-    class Slow:
-        def __init__(self):
-            time.sleep(0.2)
-
-        def log(self, *arguments):
-            seen.append(arguments[0])
-
-        def close(self):
-            seen.append("closed")
-
-    sink = InThread(Slow, capacity=4)
-    begin = time.monotonic()
-    for step in range(10):
-        sink.log(step, 0.0, 0, {})
-    assert time.monotonic() - begin < 0.1
-    sink.close()
-    assert seen == [7, 8, 9, "closed"]  # the oldest are dropped
-
-
-def test_an_error_in_a_thread_reaches_the_tracker():
-    class Broken:
-        def note(self, text):
-            raise RuntimeError("no network")
-
-    sink = InThread(Broken)
-    sink.note("one")
-    sink._thread.join(5)
-    with pytest.raises(RuntimeError, match="no network"):
-        sink.note("two")
 
 
 def snapshot():

@@ -5,15 +5,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from rlz.records.runs import hold_lock
+from rlz.watch import server as module
+from rlz.watch import source as sources
 from rlz.watch.access import CONTROL_HEADER, HERE, Tokens
 from rlz.watch.server import PAGE, Server
+from rlz.watch.source import Cursor, Source
 from support.watch_runs import NASTY, line_of, make_run
 
 BASE = "http://127.0.0.1:8000"
@@ -180,46 +185,33 @@ def test_other_runs_of_the_folder_can_be_looked_at(client: TestClient, run: Path
         assert first_message(client, run=f"other-{index}")["history"]["env_steps"][-1] == 1000 + 100 * index
 
 
-class Sleeper:
-    """A process that stands for a controller."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-
-    def ended_by(self) -> int | None:
-        try:
-            return -self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            return None
-
-
-def test_stopping_takes_the_second_token(
-    client: TestClient, server: Server, tokens: Tokens, run: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("action", "number"), [("stop", signal.SIGINT), ("checkpoint", signal.SIGUSR2)])
+def test_what_changes_a_run_takes_the_second_token(
+    client: TestClient, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, action: str, number: int
 ) -> None:
-    client.get("/api/history")
-    sleeper = Sleeper()
-    source = server._sources[run.name]
-    monkeypatch.setattr(source, "look", lambda: None)
-    monkeypatch.setattr(source, "pid", sleeper.process.pid)
+    controller = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(module, "Live", lambda _: nullcontext(SimpleNamespace(pid=controller.pid)))
+    path = f"/api/{action}"
     try:
         for token in (None, "", "wrong", tokens.look):
             headers = {"Origin": BASE} | ({} if token is None else {CONTROL_HEADER: token})
-            assert client.post("/api/stop", headers=headers).status_code == 403
-        assert sleeper.process.poll() is None
+            assert client.post(path, headers=headers).status_code == 403
         headers = {"Origin": BASE, CONTROL_HEADER: tokens.control}
-        assert client.get("/api/stop", headers=headers).status_code == 405
-        assert client.post("/api/stop", headers=headers).status_code == 200
-        assert sleeper.ended_by() == signal.SIGINT
-        assert client.post("/api/stop", headers=headers).status_code == 409  # it is gone
+        assert client.get(path, headers=headers).status_code == 405
+        assert controller.poll() is None
+        assert client.post(path, headers=headers).status_code == 200
+        assert controller.wait(10) == -number
+        assert client.post(path, headers=headers).status_code == 409  # it is gone
     finally:
-        sleeper.process.kill()
-        sleeper.process.wait()
+        controller.kill()
+        controller.wait()
 
 
 def test_a_run_that_has_ended_cannot_be_stopped(client: TestClient, tokens: Tokens) -> None:
     headers = {"Origin": BASE, CONTROL_HEADER: tokens.control}
     answer = client.post("/api/stop", headers=headers)
-    assert (answer.status_code, answer.text) == (409, "the run does not live")
+    assert answer.status_code == 409
+    assert "does not live" in answer.text
 
 
 def test_a_run_that_is_starting_is_shown_by_its_files(client: TestClient, run: Path) -> None:
@@ -229,12 +221,10 @@ def test_a_run_that_is_starting_is_shown_by_its_files(client: TestClient, run: P
 
 
 def test_what_is_told_grows_with_the_files(server: Server, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlz.watch import source as module
-
-    monkeypatch.setattr(module, "REFRESH_S", 0.0)
-    source = module.Source(run)
+    monkeypatch.setattr(sources, "REFRESH_S", 0.0)
+    source = Source(run)
     source.look()
-    cursor, _ = source.news(module.Cursor())
+    cursor, _ = source.news(Cursor())
     assert source.news(cursor)[1] == {"reset": False, "history": {}, "evaluations": [], "events": []}
     with (run / "metrics.jsonl").open("a") as log:
         log.write(json.dumps(line_of(51)) + "\n" + json.dumps(line_of(52))[:30])  # half a line

@@ -25,6 +25,8 @@ COMMANDS = {
     "train": "Train an agent; the main job.",
     "eval": "Play episodes with the policy of a run; make a video.",
     "watch": "Show a run in the browser: curves, where the time goes, video.",
+    "top": "Show a run in the terminal.",
+    "trace": "Write the time line of a live run's workers.",
     "runs": "List runs; explain one, also while it hangs.",
     "bench": "Measure training, replay and sampling, beside other libraries.",
     "profile": "Show the hardware, and what sampling, replay and updates reach on it.",

@@ -1,7 +1,7 @@
 """`rlz train ALGO --env ID`."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +32,7 @@ def train(
     resume: Path | None,
     print_config: bool,
     show_graph: str | None,
+    watch: bool,
     **options: Any,
 ) -> int:
     """Train an agent, and keep everything about the run in its folder.
@@ -54,7 +55,7 @@ def train(
             return 0
         from rlz.runtime.resume import resume as go_on
 
-        return go_on(resume, resolved.config.model_dump(), given=given(options))
+        return go_on(resume, resolved.config.model_dump(), given=given(options), beside=_beside(watch))
     from rlz.planning.planned import planned
 
     plan = planned(resolved.config, resolved.given())
@@ -66,7 +67,15 @@ def train(
         return _show_graph(plan.config, show_graph)
     from rlz.runtime.train import train as run
 
-    return run(plan.config, plan=plan.plan, notes=plan.notes)
+    return run(plan.config, plan=plan.plan, notes=plan.notes, beside=_beside(watch))
+
+
+def _beside(watch: bool) -> Callable[[Path], None] | None:
+    if not watch:
+        return None
+    from rlz.watch.beside import start_beside
+
+    return start_beside
 
 
 def _show_graph(config: RunConfig, form: str) -> int:
@@ -121,8 +130,11 @@ _OWN: dict[str, Any] = {
             show_default=False,
         ),
     ],
+    "watch": Annotated[
+        bool, typer.Option("--watch", help="Serve a page of the run beside it, as rlz watch does; it outlives the run.")
+    ],
 }
-_DEFAULTS = {"algo": None, "config": None, "resume": None, "print_config": False, "show_graph": None}
+_DEFAULTS = {"algo": None, "config": None, "resume": None, "print_config": False, "show_graph": None, "watch": False}
 
 
 def command(arguments: Sequence[str]) -> typer.Typer:

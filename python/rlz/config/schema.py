@@ -261,7 +261,10 @@ class RunConfig(BaseModel):
     log_every: Number = option(
         5.0, shown="5", panel=Panel.OUTPUT, help="Seconds between lines of metrics.", metavar="SECONDS", gt=0
     )
-    track: bool = option(False, panel=Panel.OUTPUT, help="Also log to Weights & Biases.")
+    track: bool = option(False, panel=Panel.OUTPUT, help="Also log to a tracker (--tracker).")
+    tracker: Literal["wandb", "trackio"] = option(
+        "wandb", panel=Panel.OUTPUT, help="For --track: Weights & Biases, or trackio, which keeps runs on this machine."
+    )
     wandb_project_name: str = option(
         "rlz", panel=Panel.OUTPUT, help="Project for --track.", metavar="NAME", min_length=1
     )

@@ -152,6 +152,7 @@ class Controller:
         """Supervise the workers until the run has ended, one way or another; none is left afterwards."""
         self._poll.register(signals.fd, select.POLLIN)
         self._open_door(tracker)
+        asked = 0
         try:
             while self._by_pidfd:
                 for fd, _ in self._poll.poll(TICK_S * 1000):
@@ -170,6 +171,10 @@ class Controller:
                 if signals.count == 1 and self._stopping_at is None:
                     tracker.note(signals.announcement)
                     self._stop(now)
+                if signals.asked != asked:
+                    asked = signals.asked
+                    self.streams.ask_for_checkpoint()
+                    tracker.note("a checkpoint was asked for")
                 self._enforce(now, tracker)
                 tracker.tick(now)
                 self._collect_garbage(now)

@@ -25,6 +25,7 @@ from rlz.transport.stats import Stat
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
+    from rlz.runtime.train import Beside
     from rlz.transport import Streams
     from rlz.workers.job import Job
 
@@ -61,6 +62,7 @@ def resume(
     given: Collection[str] = (),
     quiet: bool = False,
     workers: Mapping[str, str] | None = None,
+    beside: "Beside | None" = None,
 ) -> int:
     """Go on with a run and return its exit status, as `train` does.
 
@@ -72,7 +74,7 @@ def resume(
     run : run folder.
     overrides : options by name that differ now, for instance {"total_timesteps": 200_000} (the new total).
     given : names of the options that the user gave for this start, for the plan.
-    workers : as in `train`.
+    workers, beside : as in `train`.
 
     Raises
     ------
@@ -122,7 +124,11 @@ def resume(
             # Lines of the same env steps may have been written after the cut.
             wall_s = max(checkpoint.totals.wall_s, history.wall_s)
             start = Launch(
-                *(job, run_dir, notes, checkpoint, quiet), wall_s=wall_s, cut=own.env_steps, plan=placed.plan
+                *(job, run_dir, notes, checkpoint, quiet),
+                wall_s=wall_s,
+                cut=own.env_steps,
+                plan=placed.plan,
+                beside=beside,
             )
             return launch(start, streams).said()
 

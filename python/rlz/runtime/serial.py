@@ -84,6 +84,7 @@ class SerialRun:
         self._workers: dict[str, Worker] = {}
         self.sink_started = False
         self._finished: set[str] = set()
+        self._asked = 0
         self._door: Server | None = None
 
     def workers(self) -> list[WorkerInfo]:
@@ -243,6 +244,10 @@ class SerialRun:
     def _look(self, tracker: RunTracker, signals: StopSignals) -> None:
         if signals.count:
             self.stop()
+        if signals.asked != self._asked:
+            self._asked = signals.asked
+            self._streams.ask_for_checkpoint()
+            tracker.note("a checkpoint was asked for")
         tracker.tick(time.monotonic())
 
     def _make(self, place: Place) -> Worker:

@@ -10,6 +10,9 @@ from typing import Any, Self
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+CHECKPOINT_SIGNAL = signal.SIGUSR2
+"""Asks a run for a checkpoint; it goes on. Whoever has a handler of their own for it keeps that."""
+
 SAME_S = 0.2
 """Signals within this many seconds count as one: a terminal sends SIGINT to a whole group; `uv run` passes it on."""
 
@@ -28,12 +31,13 @@ class StopSignals:
     Attributes
     ----------
     count, first : stop signals so far, and the first of them.
+    asked : checkpoints that were asked for so far.
     left : set when the main thread leaves the `with` block.
     """
 
     def __init__(self, at_once: Callable[[], None] | None = None) -> None:
         self._at_once = at_once
-        self.count = 0
+        self.count = self.asked = 0
         self.first: signal.Signals | None = None
         self.left = threading.Event()
         self._old: dict[signal.Signals, Any] = {}
@@ -63,8 +67,10 @@ class StopSignals:
         os.set_blocking(self._kernel, False)
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread.start()
-        for number in STOP_SIGNALS:
+        for number in (*STOP_SIGNALS, CHECKPOINT_SIGNAL):
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            if number == CHECKPOINT_SIGNAL and signal.getsignal(number) != signal.SIG_DFL:
                 continue
             self._old[number] = signal.signal(number, _leave_it_to_the_thread)
         self._old_wakeup = signal.set_wakeup_fd(self._kernel, warn_on_full_buffer=False)
@@ -104,7 +110,10 @@ class StopSignals:
             if self.left.is_set():
                 return
             # Other signals that Python handles are written there too.
-            numbers = [number for number in arrived if number in self._old]
+            if CHECKPOINT_SIGNAL in arrived:
+                self.asked += 1
+                os.write(self._writer, b"!")
+            numbers = [number for number in arrived if number in self._old and number != CHECKPOINT_SIGNAL]
             now = time.monotonic()
             if not numbers or (self.count and now - last < SAME_S):
                 continue

@@ -3,7 +3,7 @@
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from rlz.workers.job import Job
 
 
+Beside = Callable[[Path], None]
+
+
 def train(
     config: "RunConfig",
     *,
@@ -40,6 +43,7 @@ def train(
     notes: Sequence[str] = (),
     quiet: bool = False,
     workers: Mapping[str, str] | None = None,
+    beside: "Beside | None" = None,
 ) -> int:
     """Run a training, say why where it fails, and return its exit status.
 
@@ -52,6 +56,7 @@ def train(
     notes : to be shown at the start.
     quiet : show no progress.
     workers : other classes for some roles of the graph, "module:Class" or "file.py:Class".
+    beside : called with the run folder before the first worker starts.
 
     Returns
     -------
@@ -64,7 +69,7 @@ def train(
     CheckpointError
         The system refuses something within the run folder.
     """
-    return run(config, plan=plan, notes=notes, quiet=quiet, workers=workers).said()
+    return run(config, plan=plan, notes=notes, quiet=quiet, workers=workers, beside=beside).said()
 
 
 def run(
@@ -75,6 +80,7 @@ def run(
     quiet: bool = False,
     workers: Mapping[str, str] | None = None,
     callbacks: "Callbacks | None" = None,
+    beside: "Beside | None" = None,
 ) -> "Ended":
     """Run a training as `train` does; what becomes of it is returned. `callbacks`: a user's functions."""
     from rlz import envs
@@ -92,7 +98,8 @@ def run(
         run_dir = create_run_directory(config, parent)
         with closing(run_dir), named_problems(run_dir.path):
             try:
-                return launch(Launch(job, run_dir, notes, quiet=quiet, plan=plan, callbacks=callbacks), streams)
+                start = Launch(job, run_dir, notes, quiet=quiet, plan=plan, callbacks=callbacks, beside=beside)
+                return launch(start, streams)
             except BaseException:
                 run_dir.discard()
                 raise
@@ -130,7 +137,7 @@ class Launch:
     job, run_dir : of the run.
     notes : to be shown once there is a display.
     resume : checkpoint to go on from.
-    quiet, plan : as in `train`.
+    quiet, plan, beside : as in `train`.
     wall_s : seconds that the run has trained before.
     cut : env steps at the checkpoint to go on from; None for a fresh run.
     """
@@ -144,6 +151,7 @@ class Launch:
     cut: int | None = None
     plan: "Plan | None" = None
     callbacks: "Callbacks | None" = None
+    beside: "Beside | None" = None
 
 
 @dataclass(frozen=True)
@@ -258,6 +266,8 @@ def launch(start: Launch, streams: "Streams") -> Ended:
         replace_file(start.run_dir.plan, start.plan.to_toml().encode())
         if start.plan.basis != "serial":
             start.notes.append(start.plan.headline())
+    if start.beside is not None:
+        start.beside(start.run_dir.path)
     if job.placement.groups:
         with ended_afterwards():
             outcome, signals = _serial(start, streams)

@@ -21,17 +21,15 @@ from rlz.tracking.growing_file import NotWrittenError
 from rlz.tracking.process import started_at
 from rlz.tracking.reading import WAITS, Reader, Reading, WorkerInfo
 from rlz.tracking.sinks import (
-    WANDB_MISSING,
     Evaluation,
     EvaluationsFile,
     EventsFile,
-    InThread,
     MetricsFile,
     Sink,
     TensorBoardFile,
-    WandbSink,
 )
 from rlz.tracking.snapshot import Snapshot, between
+from rlz.tracking.trackers import InThread, TrackerSink, missing
 from rlz.transport import Streams
 from rlz.transport.stats import Stat
 
@@ -99,10 +97,10 @@ class Tracker:
         self._read_history()
         self._tensorboard_due = True
         if config.track:
-            if importlib.util.find_spec("wandb") is None:
-                self.note(WANDB_MISSING)
+            if importlib.util.find_spec(config.tracker) is None:
+                self.note(missing(config.tracker))
             else:
-                self._open("W&B", lambda: InThread(lambda: WandbSink(run_dir, config)))
+                self._open(config.tracker, lambda: InThread(lambda: TrackerSink(run_dir, config)))
         if callbacks is not None:
             self._sinks["callbacks"] = callbacks
         first = self._read(time.monotonic())

@@ -124,6 +124,8 @@ class Stat(IntEnum):
     """Counter: seconds spent publishing."""
     CHECKPOINTS = auto()
     """Counter: checkpoints written."""
+    CHECKPOINTS_ASKED = auto()
+    """Counter: checkpoints that somebody has asked for; the controller counts them in the sink's row."""
     EVALUATIONS = auto()
     """Counter: evaluations finished."""
     EVALUATIONS_SKIPPED = auto()

@@ -9,7 +9,7 @@ from rlz._native import InferenceStream, Limiter, ParameterStore, Replay, StatsB
 from rlz.errors import GraphError
 from rlz.graph import MOST_LEASES, Graph, Node, Stream
 from rlz.placement import Place, Placement
-from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, STAT_NAMES, StatsRow, at_end_names, make_trace
+from rlz.transport.stats import EVENT_CAPACITY, EVENT_WIDTH, STAT_NAMES, Stat, StatsRow, at_end_names, make_trace
 
 CONTROLLER_ID = 1
 """Worker id of the controller itself on all streams."""
@@ -196,6 +196,12 @@ class Streams:
     def row(self, slot: int) -> StatsRow:
         """A worker's own row of the stats board, with its time line."""
         return StatsRow(self.stats, slot, self.trace)
+
+    def ask_for_checkpoint(self) -> None:
+        """Ask the sink for a checkpoint; only for the controller."""
+        for place in self.places:
+            if place.node == self.graph.sink:
+                self.stats.add(place.slot, Stat.CHECKPOINTS_ASKED, 1.0)
 
     def committed(self) -> list[int]:
         """Rows that each lane has got from its environment; where none are kept, its env steps."""

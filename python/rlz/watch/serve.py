@@ -1,10 +1,7 @@
-"""`rlz watch`: the server's process, and starting one beside a run."""
+"""`rlz watch`: the server's process."""
 
 import os
-import select
 import socket
-import subprocess
-import sys
 import threading
 import time
 import webbrowser
@@ -23,8 +20,6 @@ NICE = 10
 MOST_CONNECTIONS = 64
 PATIENCE_S = 600.0
 """A server that was started beside a run (`--watch`) ends so long after the run when nobody looks."""
-
-START_S = 20.0
 
 
 def watch(run: Path, *, port: int = 0, open_page: bool = False, leave: bool = False) -> None:
@@ -89,42 +84,8 @@ def announcement(run: Path, port: int, tokens: Tokens) -> list[str]:
     return [
         f"{run.name}: {address(port, tokens)}",
         f"from another machine: ssh -N -L {port}:{HOST}:{port} {user}@{host}   (then open the same address there)",
-        f"to stop the run from the page, it asks for: {tokens.control}",
+        f"to stop the run from the page, or have it write a checkpoint: {tokens.control}",
     ]
-
-
-def start_beside(run: Path) -> list[str]:
-    """Start a server beside a run, in a session of its own, and return what it has printed.
-
-    It outlives the run and this process. What it says later goes to `logs/watch.log`.
-
-    Raises
-    ------
-    RlzError
-        It did not start.
-    """
-    command = [sys.executable, "-P", "-m", "rlz", "watch", str(run), "--leave"]
-    log = run / "logs" / "watch.log"
-    with log.open("ab") as output:
-        # A child of a child: this process ends what it has started itself.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, start_new_session=True
-        )
-    assert process.stdout is not None
-    lines: list[str] = []
-    until = time.monotonic() + START_S
-    while len(lines) < 3 and (left := until - time.monotonic()) > 0:
-        if select.select([process.stdout], [], [], left)[0]:
-            text = process.stdout.readline()
-            if not text:
-                break
-            lines.append(text.decode(errors="replace").rstrip())
-    process.stdout.close()
-    if len(lines) < 3:
-        process.kill()
-        process.wait()
-        raise RlzError(f"the page did not start; see {log}")
-    return lines
 
 
 def _leave(server: Server, running: uvicorn.Server) -> None:

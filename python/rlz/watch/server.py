@@ -19,7 +19,10 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from rlz.errors import TransportError
 from rlz.records.runs import is_running, list_runs
+from rlz.runtime.live import Live
+from rlz.runtime.signals import CHECKPOINT_SIGNAL
 from rlz.watch.access import Guard, Tokens
 from rlz.watch.settings import read_plan, read_settings
 from rlz.watch.source import Cursor, Source
@@ -66,6 +69,7 @@ class Server:
                 Route("/api/video", self._video),
                 Route("/api/video/now", self._playing),
                 Route("/api/stop", self._stop, methods=["POST"]),
+                Route("/api/checkpoint", self._checkpoint, methods=["POST"]),
                 Mount("/assets", StaticFiles(directory=PAGE)),
             ],
             middleware=[Middleware(Guard, tokens=self._tokens)],
@@ -173,18 +177,18 @@ class Server:
     def _stop(self, request: Request) -> Response:
         return self._signal(request, signal.SIGINT, "a checkpoint is written, then the run ends")
 
+    def _checkpoint(self, request: Request) -> Response:
+        return self._signal(request, CHECKPOINT_SIGNAL, "a checkpoint is written; the run goes on")
+
     def _signal(self, request: Request, number: signal.Signals, said: str) -> Response:
-        source = self._source(request)
-        source.look()
-        if source.pid is None:
-            raise HTTPException(409, "the run does not live")
-        with contextlib.ExitStack() as stack:
-            try:
-                process = os.pidfd_open(source.pid)
+        try:
+            # Asked anew: it is the run's own process that answers at this moment.
+            with Live(self._folder(request)) as live, contextlib.ExitStack() as stack:
+                process = os.pidfd_open(live.pid)
                 stack.callback(os.close, process)
                 signal.pidfd_send_signal(process, number)
-            except OSError as error:
-                raise HTTPException(409, f"the run does not live: {error.strerror}") from error
+        except (TransportError, OSError) as error:
+            raise HTTPException(409, f"the run does not live, or does not answer: {error}") from error
         return JSONResponse({"said": said})
 
 

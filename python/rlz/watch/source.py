@@ -7,10 +7,10 @@ import tomllib
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from rlz.errors import NoAnswerError, TransportError
+from rlz.config import RunConfig, read_config
+from rlz.errors import ConfigError, NoAnswerError, TransportError
 from rlz.records.runs import RunInfo, best_return, read_run
 from rlz.references import label
 from rlz.runtime.live import Live
@@ -62,11 +62,6 @@ class Source:
     def __post_init__(self) -> None:
         self.config = tomllib.loads((self.run / "config.toml").read_text(encoding="utf-8"))
         self._lock = threading.Lock()
-        self._needed = SimpleNamespace(
-            learning_starts=int(self.config.get("learning_starts", 0)),
-            total_timesteps=int(self.config.get("total_timesteps", 0)),
-            prioritized=bool(self.config.get("prioritized", False)),
-        )
         self._history, self._evaluations, self._events = History(), list[Evaluation](), deque[str](maxlen=MOST_EVENTS)
         self._generation = self._event_count = 0
         self._line: dict[str, Any] = {}
@@ -75,6 +70,7 @@ class Source:
         self._live: Live | None = None
         self._reader: Reader | None = None
         self._readings: deque[Reading] = deque(maxlen=WINDOW)
+        self._resolved: RunConfig | None = None
         self._machine = MachineReader()
         self._looked_at = -REFRESH_S
         self._view: View | None = None
@@ -150,16 +146,18 @@ class Source:
                 self._live = Live(self.run, timeout=0.5)
                 log_info = self.config.get("log_info", ())
                 self._reader = Reader(self._live, self._live.workers, log_info)
+                self._resolved = read_config(self.run / "config.toml")
             assert self._reader is not None
             self._readings.append(self._reader.read())
         except NoAnswerError:
             return None  # busy; it is asked again
-        except TransportError:
+        except (TransportError, ConfigError):
             self._detach()
             return None
         self.pid = self._live.pid
+        assert self._resolved is not None
         old, new = self._readings[0], self._readings[-1]
-        snapshot = between(old, new, config=self._needed, started=self._live.started)
+        snapshot = between(old, new, config=self._resolved, started=self._live.started)
         processes = {worker.name: Process.of(worker.pid) for worker in snapshot.workers if worker.pid}
         return self._made(
             info,
@@ -170,7 +168,7 @@ class Source:
 
     def _look_back(self, info: RunInfo) -> View:
         self.pid = None
-        return self._made(info, Snapshot.of_line(self._line, self._needed.total_timesteps))
+        return self._made(info, Snapshot.of_line(self._line, int(self.config.get("total_timesteps", 0))))
 
     def _made(self, info: RunInfo, snapshot: Snapshot, **more: Any) -> View:
         ratio = self.config.get("replay_ratio")

@@ -109,6 +109,7 @@ class Learner:
         self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec, answers.policy)
         self._saving = Background("checkpoint")
         self._saved = False
+        self._save_due, self._asked = False, 0.0
         self._staleness = 0
         self._pending = 0
         self._granted = 0
@@ -217,10 +218,13 @@ class Learner:
         if self._pending >= METRICS_UPDATES or now - self._flushed_at >= METRICS_S:
             self._flush(now)
             self._saving.check()
+            asked = float(self._streams.stats.read()[self._spec.slot][Stat.CHECKPOINTS_ASKED])
+            self._save_due, self._asked = self._save_due or asked > self._asked, asked
         every = self._config.checkpoint_every
-        if every > 0.0 and now - self._saved_at >= every and self._granted == 0 and self._updates.whole:
+        due = self._save_due or (every > 0.0 and now - self._saved_at >= every)
+        if due and self._granted == 0 and self._updates.whole:
             self._save()
-            self._saved_at = now
+            self._saved_at, self._save_due = now, False
 
     def _finish(self) -> None:
         if self._interval.since:

@@ -109,7 +109,7 @@ function follow(run) {
 }
 
 async function control(action) {
-  const token = sessionStorage.token ?? prompt("The token that `rlz watch` has printed for stopping:");
+  const token = sessionStorage.token ?? prompt("The token that `rlz watch` has printed for what changes a run:");
   if (!token) return;
   try {
     const { said } = await ask(`/api/${action}`, { run: shown }, { method: "POST", headers: { "X-Rlz-Token": token } });
@@ -138,7 +138,7 @@ $("theme").onclick = () => {
   drawCurves();
 };
 $("run").onchange = () => follow($("run").value);
-for (const action of ["stop"]) $(action).onclick = () => control(action);
+for (const action of ["stop", "checkpoint"]) $(action).onclick = () => control(action);
 labelAxis();
 ask("/api/runs").then(({ shown: first, runs }) => {
   $("run").replaceChildren(
