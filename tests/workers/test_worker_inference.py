@@ -151,6 +151,10 @@ def test_the_graph_has_the_server_before_the_samplers(make: Make) -> None:
     assert [field[0] for field in run.streams.inference.answer] == ["action"]
 
 
+def test_every_group_has_an_environment_unless_said_otherwise() -> None:
+    assert run_config(env="Counting-v0", samplers=2, env_groups=3).num_envs == 6
+
+
 def test_more_groups_than_environments_are_refused() -> None:
     with pytest.raises(
         ValidationError, match=r"--env-groups 3 is more than the 2 environments of a sampler.*num-envs 6"

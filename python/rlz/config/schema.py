@@ -124,20 +124,6 @@ class RunConfig(BaseModel):
     samplers: Integer = option(
         1, panel=Panel.PLACEMENT, help="Sampler processes.", metavar="INT", ge=1, le=MAX_SAMPLERS
     )
-    num_envs: Integer = option(
-        panel=Panel.PLACEMENT,
-        help="Environments over all samplers.",
-        metavar="INT",
-        shown="one per sampler",
-        factory=lambda data: data["samplers"],
-        ge=1,
-        le=MAX_ENVS,
-    )
-    inference: Literal["inline", "central"] = option(
-        "inline",
-        panel=Panel.PLACEMENT,
-        help="Where actions are chosen: inline in each sampler, or central in a server, for all samplers in batches.",
-    )
     env_groups: Integer = option(
         1,
         panel=Panel.PLACEMENT,
@@ -145,6 +131,20 @@ class RunConfig(BaseModel):
         metavar="INT",
         ge=1,
         le=1024,
+    )
+    num_envs: Integer = option(
+        panel=Panel.PLACEMENT,
+        help="Environments over all samplers.",
+        metavar="INT",
+        shown="one per sampler and group",
+        factory=lambda data: data["samplers"] * data["env_groups"],
+        ge=1,
+        le=MAX_ENVS,
+    )
+    inference: Literal["inline", "central"] = option(
+        "inline",
+        panel=Panel.PLACEMENT,
+        help="Where actions are chosen: inline in each sampler, or central in a server, for all samplers in batches.",
     )
     device: Annotated[str, BeforeValidator(values.device)] = option(
         "auto",

@@ -110,8 +110,10 @@ class Candidates:
         config, sampling = self.config, self.profile.sampling
         counts = [config.samplers] if "samplers" in self.given else ladder(self.most_samplers())
         if "num_envs" in self.given:
-            return [(count, max(1, config.num_envs // count)) for count in counts if count <= config.num_envs]
-        envs = sorted({rate.envs_per_process for rate in sampling.rates}) if sampling is not None else [1]
+            most = config.num_envs // config.env_groups
+            return [(count, config.num_envs // count) for count in counts if count <= most]
+        measured = {rate.envs_per_process for rate in sampling.rates} if sampling is not None else {1}
+        envs = sorted({max(number, config.env_groups) for number in measured})
         return [(count, number) for count in counts for number in envs if number == 1 or self._envs_fit(count, number)]
 
     def devices(self) -> list[str]:

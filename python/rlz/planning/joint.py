@@ -149,6 +149,7 @@ def measure(
     options = {
         "samplers": setting["samplers"],
         "num_envs": envs,
+        "env_groups": min(config.env_groups, setting["envs_per_sampler"]),
         "learning_starts": max(LEARNING_STARTS, envs * config.replay().n_step),
         "pin": setting["pinned"],
         "device": setting["device"],

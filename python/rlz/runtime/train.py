@@ -94,6 +94,9 @@ def run(
     env_spec = envs.inspect_env(config, on_note=notes.append)
     notes += start_notes(env_spec) + _learning_notes(config)
     job = make_job(config, env_spec, workers)
+    if job.answers.policy.runner == "torch":
+        where = "in the inference server" if config.inference == "central" else "in every sampler"
+        notes.append(f"actions: torch runs the policy {where}, because Rust does not know its network")
     with orphans_come_here(), private_files(), closing(make_streams(job)) as streams:
         run_dir = create_run_directory(config, parent)
         with closing(run_dir), named_problems(run_dir.path):
