@@ -101,7 +101,11 @@ def measure(options: dict[str, Any], inference: str, groups: int, seconds: float
             deadline = time.monotonic() + 60
             while not all(streams.stats.read()[slot][Stat.READY_S] > 0 for slot in slots):
                 time.sleep(0.05)
-                assert time.monotonic() < deadline, "they do not start"
+                if time.monotonic() > deadline:
+                    words = {
+                        place.name: place.read_text()[-500:] for place in Path(folder).iterdir() if place.is_file()
+                    }
+                    raise RuntimeError(f"{options} {inference} {groups}: they do not start: {words}")
             time.sleep(0.5)
             begin, before = time.monotonic(), streams.stats.read()
             time.sleep(seconds)

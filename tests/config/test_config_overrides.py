@@ -46,7 +46,7 @@ def test_render_is_toml_with_origins() -> None:
     assert lines["total_timesteps"].startswith("total_timesteps = 20000")
     assert lines["total_timesteps"].endswith("# command line")
     assert lines["gamma"].endswith("# default")
-    assert lines["num_envs"].endswith("# default: one per sampler")
+    assert lines["num_envs"].endswith("# default: one per sampler and group")
     assert lines["learning_starts"].endswith('# preset sac.toml [env."Ant-v*"]')
 
 
