@@ -63,8 +63,6 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "plan": "off",
         "samplers": 2,
         "num_envs": 4,
-        "inference": "central",
-        "env_groups": 2,
         "exchange_every": 4,
         "max_staleness": 7,
         "inference": "central",
