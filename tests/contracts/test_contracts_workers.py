@@ -14,12 +14,15 @@ from support import worker_contract
 from support.worker_contract import CONTRACT, Bench
 
 SHAPER = f"{Path(__file__).parents[2] / 'examples' / 'reward_shaper.py'}:graph"
+ROLLOUTS: dict[str, Any] = {"algo": "ppo", "num_envs": 2, "n_steps": 8}
 KINDS: dict[str, dict[str, Any]] = {
     "sampler": {"num_envs": 2},
+    "sampler of rollouts": {"role": "sampler", **ROLLOUTS},
     "grouped sampler": {"role": "sampler", "num_envs": 3, "env_groups": 2},
     "asking sampler": {"role": "sampler", "num_envs": 3, "env_groups": 2, "inference": "central"},
     "inference": {"num_envs": 3, "inference": "central"},
     "learner": {},
+    "learner of rollouts": {"role": "learner", **ROLLOUTS},
     "evaluator": {},
     "shaper": {"graph": SHAPER, "num_envs": 2},
 }

@@ -24,9 +24,11 @@ from support import asymmetric_bounds
 GATE = -180.0
 
 
-def train(folder: Path, algo: str, *options: str, program: tuple[str, ...] = ("-m", "rlz")) -> Path:
+def train(
+    folder: Path, algo: str, *options: str, program: tuple[str, ...] = ("-m", "rlz"), env: str = "Pendulum-v1"
+) -> Path:
     name = f"run{len(list(folder.iterdir()))}"
-    command = [sys.executable, *program, "train", algo, "--env", "Pendulum-v1"]
+    command = [sys.executable, *program, "train", algo, "--env", env]
     command += ["--runs-dir", str(folder), "--name", name, *options]
     done = subprocess.run(command, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,6 +50,16 @@ def score(run: Path, episodes: int = 100) -> float:
 def test_smoke_sac_gets_far_better_than_random_in_5000_steps(tmp_path):
     run = train(tmp_path, "sac", "-n", "5000", "--hidden", "64,64", "--eval-every", "0", "--no-compile")
     assert score(run, 10) > -900.0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("algo", ["ppo", "appo"])
+def test_smoke_a_pole_stands_longer_after_10_000_steps(tmp_path, algo):
+    """A random policy holds it for 22 steps."""
+    run = train(
+        tmp_path, algo, "-n", "10000", "--eval-every", "0", "--no-compile", "--mode", "serial", env="CartPole-v1"
+    )
+    assert score(run, 10) > 100.0
 
 
 @pytest.mark.slow
@@ -88,6 +100,19 @@ def test_the_gate_is_met(tmp_path, algo, seed):
     mean = score(run)
     print(f"\n{algo}, seed {seed}: {mean:.1f} over 100 episodes; curve {np.round(curve, 0).tolist()}")
     assert mean >= GATE
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("algo", ["ppo", "appo"])
+def test_a_pole_is_balanced_within_100_000_steps(tmp_path, algo, seed):
+    """By the policy at the end, on 100 starts that training did not see."""
+    run = train(tmp_path, algo, "--seed", str(seed), env="CartPole-v1")
+    with (run / "evaluations.csv").open() as file:
+        curve = [float(row["return_mean"]) for row in csv.DictReader(file)]
+    mean = score(run)
+    print(f"\n{algo}, seed {seed}: {mean:.1f} over 100 episodes; curve {np.round(curve, 0).tolist()}")
+    assert mean == 500.0
 
 
 @pytest.mark.learn

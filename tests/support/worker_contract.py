@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from rlz import envs
 from rlz._native import Replay
 from rlz.config import run_config
+from rlz.config.model import config_type
 from rlz.dtypes import numpy_dtype
 from rlz.errors import WaitTimeoutError
 from rlz.placement import Place
@@ -52,7 +53,8 @@ class Bench:
             **{"batch_size": 8, "hidden": (8,), "compile": False, "device": "cpu", "replay_ratio": "free"},
             **{"eval_every": 50, "eval_episodes": 1, "checkpoint_every": 0.0},
         }
-        config = run_config(**{**values, **options})
+        known = config_type(options.get("algo", "sac")).model_fields
+        config = run_config(**{**{name: value for name, value in values.items() if name in known}, **options})
         return Bench(Job.of(config, envs.inspect_env(config)), role, run_dir, make)
 
     @property
@@ -70,6 +72,8 @@ class Bench:
         rows: list[Any] = [self.streams[name] for name in self.job.graph.of_kind("replay", node.takes)]
         if node.progress != "env_steps":
             self._steps(rows, 10)
+        for name in self.job.graph.of_kind("queue", node.takes):
+            self._segments(self.streams[name])
         for name in self.job.graph.of_kind("parameters", node.takes):
             store: Any = self.streams[name]
             with store.publisher(worker=9) as publisher:
@@ -104,6 +108,14 @@ class Bench:
             except WaitTimeoutError:
                 return
             server.answer({name: np.zeros((count, *shape), dtype) for name, dtype, shape in _rows(stream.answer)})
+
+    def _segments(self, queue: Any) -> None:
+        """One of each environment, of the newest version, as far as there is room."""
+        fields = {name: np.zeros(shape, numpy_dtype(dtype)) for name, dtype, shape, _ in queue.fields}
+        version = self.streams.parameters.version()
+        with queue.producer(worker=9) as producer, suppress(WaitTimeoutError):
+            for lane in range(self.job.placement.lanes):
+                producer.put(fields, note=version << 32 | lane, timeout=0.0)
 
     def _steps(self, into: list[Any], count: int) -> None:
         lanes = list(range(self.job.placement.lanes))
