@@ -221,7 +221,7 @@ def test_rows_are_drawn_once_in_an_epoch_and_keep_their_bits() -> None:
         rows.draw(indices, draw)
         assert sorted(indices.flatten().tolist()) == list(range(24))
         seen.append(indices.clone())
-        for batch in map(rows.gather, indices):
+        for batch in map(rows.gather, indices):  # each is valid until the next
             at = batch.rollout - 2**40
             for name, tensor in batch._asdict().items():
                 assert torch.equal(tensor, getattr(prepared, name)[at]), name

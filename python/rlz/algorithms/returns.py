@@ -12,9 +12,10 @@ from rlz.lazy import Lazy
 
 if TYPE_CHECKING:
     import torch
+    import torch.nn.functional as F
     from torch import Tensor
 else:
-    torch = Lazy("torch")
+    torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, ends: Tensor, gamma: float, lam: float) -> Tensor:
@@ -59,10 +60,10 @@ def vtrace(
 
 
 def _accumulated(delta: Tensor, decay: Tensor) -> Tensor:
-    """The sums a_t = delta_t + decay_t * a_(t+1)."""
-    total = torch.zeros_like(delta[:, 0])
-    sums = []
-    for step, factor in zip(reversed(delta.unbind(1)), reversed(decay.unbind(1)), strict=True):
-        total = torch.addcmul(step, factor, total)
-        sums.append(total)
-    return torch.stack(sums[::-1], 1)
+    """The sums a_t = delta_t + decay_t * a_(t+1), in steps that double how far they reach (Hillis and Steele 1986)."""
+    reach = 1
+    while reach < delta.shape[1]:
+        delta = delta + decay * F.pad(delta[:, reach:], (0, reach))
+        decay = decay * F.pad(decay[:, reach:], (0, reach))
+        reach *= 2
+    return delta

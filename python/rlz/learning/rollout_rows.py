@@ -37,6 +37,7 @@ class RolloutRows:
             begin += size
         self._fields = [places[id(field)] for field in like]
         self._packed = torch.zeros(rows, begin + begin % 2, device=device)
+        self._gathered: dict[int, tuple[Tensor, Any]] = {}  # by rows: a batch, and its fields, which are views of it
 
     def take(self, prepared: Any) -> None:
         """Take the place of the rollout before."""
@@ -45,7 +46,7 @@ class RolloutRows:
 
     def layout(self, batch_size: int) -> tuple[Layout, ...]:
         """Of the fields of a batch."""
-        return layouts(tuple(self._cut(torch.zeros(batch_size, self._packed.shape[1], device=self._packed.device))))
+        return layouts(tuple(self._place(batch_size)[1]))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> None:
         """Fill `indices` [updates, batch]: no row twice, every order as likely as any other."""
@@ -54,8 +55,17 @@ class RolloutRows:
         indices.copy_(order[: indices.numel()].view_as(indices))
 
     def gather(self, indices: Tensor) -> Any:
-        """The rows at `indices` [batch]."""
-        return self._cut(self._packed.index_select(0, indices))
+        """The rows at `indices` [batch], until the next so many are gathered."""
+        into, fields = self._place(len(indices))
+        torch.index_select(self._packed, 0, indices, out=into)
+        return fields
+
+    def _place(self, batch_size: int) -> tuple[Tensor, Any]:
+        """Where a batch is gathered: always the same, because making its views takes longer than to fill them."""
+        if batch_size not in self._gathered:
+            into = torch.zeros(batch_size, self._packed.shape[1], device=self._packed.device)
+            self._gathered[batch_size] = into, self._cut(into)
+        return self._gathered[batch_size]
 
     def _cut(self, rows: Tensor) -> Any:
         return self._type(
