@@ -13,35 +13,19 @@ from typing import ClassVar
 from rlz.algorithms.base import Segments
 from rlz.algorithms.ppo import Ppo, PpoRows, PpoSettings, PpoState
 from rlz.algorithms.returns import vtrace
-from rlz.options import Integer, Number, Panel, option
+from rlz.options import Integer, Number, changed
 
 
 class AppoSettings(PpoSettings):
     """Those of PPO, with shorter rollouts that are used fewer times."""
 
-    n_steps: Integer = option(
-        128,
-        panel=Panel.LEARNING,
-        help="Steps of each environment in a rollout, which is what one round of learning uses.",
-        metavar="STEPS",
-        ge=1,
-        le=2**24,
+    n_steps: Integer = changed(PpoSettings, "n_steps", 128)
+    n_epochs: Integer = changed(PpoSettings, "n_epochs", 2)
+    max_policy_lag: Integer | None = changed(
+        PpoSettings, "max_policy_lag", None, shown="any; the queue has room for two rollouts"
     )
-    n_epochs: Integer = option(
-        2, panel=Panel.LEARNING, help="How often the rows of a rollout are learned from.", metavar="INT", ge=1, le=1000
-    )
-    max_policy_lag: Integer | None = option(
-        None,
-        panel=Panel.LEARNING,
-        help="Segments whose policy is older than so many versions are dropped. 0: synchronous, samplers wait for the "
-        "policy that has learned from their last steps.",
-        metavar="VERSIONS",
-        shown="any; the queue has room for two rollouts",
-        ge=0,
-        le=2**31,
-    )
-    gae_lambda: Number = option(
-        1.0, help="Of V-trace: 0 trusts the values, 1 the rewards of the rollout.", metavar="L", ge=0, le=1
+    gae_lambda: Number = changed(
+        PpoSettings, "gae_lambda", 1.0, help="Of V-trace: 0 trusts the values, 1 the rewards of the rollout."
     )
 
 

@@ -8,9 +8,7 @@ and an epsilon for each environment as in Ape-X (Horgan et al. 2018).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Self
-
-from pydantic import BeforeValidator
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from rlz.algorithms.actor_critic import trained
 from rlz.algorithms.base import WHOLE, Algorithm, Batch, Outcome
@@ -20,7 +18,7 @@ from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
 from rlz.networks.q_network import QNetwork
 from rlz.networks.spec import EPSILON_GREEDY, native_policy
-from rlz.options import Integer, Number, Panel, option, values
+from rlz.options import Integer, Number, Panel, changed, option
 
 if TYPE_CHECKING:
     import torch
@@ -35,26 +33,15 @@ else:
 class DqnSettings(ReplaySettings, MlpSettings):
     """Defaults are those of Stable-Baselines3."""
 
-    batch_size: Annotated[int | str, BeforeValidator(values.batch_size)] = option(
-        32,
-        help="Rows of one update; auto, with --replay-ratio free: the smallest at the knee of frames/s, learning rate "
-        "scaled to it (auto_1024 starts there).",
-        metavar="INT|auto",
-        expects="an integer from 1 to 1048576, auto, or auto_ before the size to start with",
-    )
-    learning_rate: Annotated[float | str, BeforeValidator(values.learning_rate)] = option(
+    batch_size: int | str = changed(ReplaySettings, "batch_size", 32)
+    learning_rate: float | str = changed(
+        ReplaySettings,
+        "learning_rate",
         1e-4,
-        shown="1e-4",
         help="Of the network; lin_1e-4 falls linearly to 0 over the run.",
-        metavar="R|lin_R",
-        expects="a number above 0 and at most 1, or lin_ before such a number (linear to 0 over the run)",
+        shown="1e-4",
     )
-    replay_ratio: Annotated[float | str, BeforeValidator(values.replay_ratio)] = option(
-        0.25,
-        help="Updates per env step, held exactly; free lets both sides run as fast as they can (--min-replay-ratio).",
-        metavar="R|free",
-        expects="a number above 0 and at most 1024 (updates per env step), or free",
-    )
+    replay_ratio: float | str = changed(ReplaySettings, "replay_ratio", 0.25)
     double: bool = option(False, help="The network chooses the next action of a target, the target network values it.")
     target_every: Integer = option(
         2500, help="Updates between two moves of the target network.", metavar="UPDATES", ge=1, le=2**40
@@ -80,14 +67,7 @@ class DqnSettings(ReplaySettings, MlpSettings):
         ge=0,
         le=1000,
     )
-    hidden: Widths = option(
-        (64, 64),
-        panel=Panel.NETWORK,
-        help="Widths of the hidden layers.",
-        metavar="W,W",
-        expects="widths from 1 to 65536 separated by commas, such as 256,256",
-        shown="64,64",
-    )
+    hidden: Widths = changed(MlpSettings, "hidden", (64, 64), help="Widths of the hidden layers.", shown="64,64")
     dueling: bool = option(
         False, panel=Panel.NETWORK, help="A network for the advantages of the choices, another for the state's value."
     )

@@ -32,7 +32,7 @@ from rlz.networks.distributions import categorical, gaussian
 from rlz.networks.mlp import Mlp
 from rlz.networks.policy_value import PolicyValue
 from rlz.networks.spec import CATEGORICAL, GAUSSIAN, head_outputs, native_policy
-from rlz.options import Number, Panel, option, values
+from rlz.options import Number, Panel, changed, option, values
 
 if TYPE_CHECKING:
     import torch
@@ -72,17 +72,10 @@ class PpoSettings(RolloutSettings, MlpSettings):
         gt=0,
         le=1e6,
     )
-    hidden: Widths = option(
-        (64, 64),
-        panel=Panel.NETWORK,
-        help="Widths of the hidden layers of policy and value.",
-        metavar="W,W",
-        expects="widths from 1 to 65536 separated by commas, such as 256,256",
-        shown="64,64",
+    hidden: Widths = changed(
+        MlpSettings, "hidden", (64, 64), help="Widths of the hidden layers of policy and value.", shown="64,64"
     )
-    activation: Literal["relu", "tanh", "silu", "elu"] = option(
-        "tanh", panel=Panel.NETWORK, help="After each hidden layer."
-    )
+    activation: Literal["relu", "tanh", "silu", "elu"] = changed(MlpSettings, "activation", "tanh")
     shared_network: bool = option(False, panel=Panel.NETWORK, help="Policy and value have all hidden layers in common.")
     ortho_init: bool = option(
         True, panel=Panel.NETWORK, help="Orthogonal first weights; else those of torch.nn.Linear."

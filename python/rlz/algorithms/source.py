@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from rlz.algorithms.settings import Settings
     from rlz.envs.spaces import EnvSpec
 
-DEFAULT = "sac"
-"""Where a run is asked for without an algorithm, and in examples of commands."""
-
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "sac": "rlz.algorithms.sac:Sac",

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from rlz.algorithms.source import DEFAULT
+from rlz.algorithms.default import DEFAULT
 from rlz.errors import RlzError, UsageError, check_platform
 
 # One line each here, so that `rlz --help` imports no subcommand.

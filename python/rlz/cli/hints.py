@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from rlz.algorithms.source import DEFAULT
+from rlz.algorithms.default import DEFAULT
 from rlz.options.names import hint
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlz.algorithms.source import DEFAULT
+from rlz.algorithms.default import DEFAULT
 
 EPILOG = """[bold]Examples[/bold]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlz.algorithms.source import DEFAULT
+from rlz.algorithms.default import DEFAULT
 
 EPILOG = """[bold]Examples[/bold]
 

@@ -5,23 +5,21 @@ from typing import Annotated
 
 import typer
 
-EPILOG = """[bold]Examples[/bold]
+from rlz.algorithms.default import DEFAULT
+from rlz.cli.runs_argument import Run, RunsDir
+
+EPILOG = f"""[bold]Examples[/bold]
 
   rlz top
-  rlz top runs/sac__Ant-v4__s1__20250101-120000"""
+  rlz top runs/{DEFAULT}__Ant-v4__s1__20250101-120000"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 @app.command(epilog=EPILOG)
 def top(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Run folder, a folder of runs (its newest run), or last: the newest in runs/."
-        ),
-    ] = "last",
-    runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds run folders.")] = Path("runs"),
+    run: Run = "last",
+    runs_dir: RunsDir = Path("runs"),
     once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
 ) -> None:
     """Show a run in the terminal, once a second: rates, where each worker's time goes, machine, events."""

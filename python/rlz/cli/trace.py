@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from rlz.cli.runs_argument import Run, RunsDir
+
 EPILOG = """[bold]Examples[/bold]
 
   rlz trace last
@@ -15,13 +17,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 
 @app.command(epilog=EPILOG)
 def trace(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Run folder, a folder of runs (its newest run), or last: the newest in runs/."
-        ),
-    ] = "last",
-    runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds run folders.")] = Path("runs"),
+    run: Run = "last",
+    runs_dir: RunsDir = Path("runs"),
     seconds: Annotated[float, typer.Option(metavar="S", min=0.1, max=600, help="How long to follow the run.")] = 5.0,
     output: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")] = Path("trace.json"),
 ) -> None:

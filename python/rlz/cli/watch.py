@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rlz.algorithms.source import DEFAULT
+from rlz.algorithms.default import DEFAULT
+from rlz.cli.runs_argument import Run, RunsDir
 
 EPILOG = f"""[bold]Examples[/bold]
 
@@ -19,13 +20,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 
 @app.command(epilog=EPILOG)
 def watch(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Run folder, a folder of runs (its newest run), or last: the newest in runs/."
-        ),
-    ] = "last",
-    runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds run folders.")] = Path("runs"),
+    run: Run = "last",
+    runs_dir: RunsDir = Path("runs"),
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="On 127.0.0.1; 0: a free one.")] = 0,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
     leave: Annotated[bool, typer.Option("--leave", hidden=True, help="End some time after the run.")] = False,

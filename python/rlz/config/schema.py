@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from rlz.algorithms.source import DEFAULT
+from rlz.algorithms.default import DEFAULT
 from rlz.answers import Replay, Rollout
 from rlz.options import Integer, Number, Panel, literals, option, values
 from rlz.references import PICKLE, UNNAMED

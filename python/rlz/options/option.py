@@ -64,10 +64,14 @@ def option(
     return Field(default, description=help, json_schema_extra=extra, **limits)
 
 
-def changed(settings: type[BaseModel], name: str, default: Any) -> Any:
-    """An option of other settings, with another default."""
+def changed(
+    settings: type[BaseModel], name: str, default: Any, *, help: str | None = None, shown: str | None = None
+) -> Any:
+    """An option of other settings, with another default, and where given another help text."""
     field = copy(settings.model_fields[name])
     field.default = default
+    field.description = help or field.description
+    field.json_schema_extra = {**metadata(field), "shown": shown}
     return field
 
 
