@@ -14,6 +14,8 @@ def test_columns_have_every_line_and_gaps_where_a_tag_is_missing() -> None:
         assert history.add(json.dumps(line)) == line
     assert history.add("half a li") is None
     assert history.add("[1]") is None
+    assert history.over_the_run("") == {"env_steps": 2.0, "a": 3.0}
+    assert history.over_the_run("a") == {"a": 3.0}
     assert history.since(1) == {"env_steps": [2.0, 3.0], "a": [None, 4.0], "b": [None, None], "text": [None, None]}
 
 

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -189,7 +188,7 @@ def test_other_runs_of_the_folder_can_be_looked_at(client: TestClient, run: Path
 def test_what_changes_a_run_takes_the_second_token(
     client: TestClient, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, action: str, number: int
 ) -> None:
-    controller = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    controller = subprocess.Popen(["sleep", "60"])
     monkeypatch.setattr(module, "Live", lambda _: nullcontext(SimpleNamespace(pid=controller.pid)))
     path = f"/api/{action}"
     try:

@@ -90,6 +90,14 @@ class History:
             for tag, column in self.columns.items()
         }
 
+    def over_the_run(self, prefix: str) -> dict[str, float]:
+        """Means of the tags that begin so, over all lines that have them."""
+        found = {}
+        for tag, column in self.columns.items():
+            if tag.startswith(prefix) and (values := [value for value in column if not math.isnan(value)]):
+                found[tag] = math.fsum(values) / len(values)
+        return found
+
     def _append(self, line: Mapping[str, Any]) -> None:
         for tag in line.keys() - self.columns.keys():
             self.columns[tag] = array("d", [math.nan]) * self._length

@@ -72,6 +72,8 @@ class Source:
         self._readings: deque[Reading] = deque(maxlen=WINDOW)
         self._resolved: RunConfig | None = None
         self._machine = MachineReader()
+        self._averages: dict[str, float] = {}
+        self._averaged_at = -1
         self._looked_at = -REFRESH_S
         self._view: View | None = None
 
@@ -168,7 +170,11 @@ class Source:
 
     def _look_back(self, info: RunInfo) -> View:
         self.pid = None
-        return self._made(info, Snapshot.of_line(self._line, int(self.config.get("total_timesteps", 0))))
+        # The last line is of the moments of the end; what the workers did is shown over the whole run.
+        if self._averaged_at != len(self._history):
+            self._averaged_at, self._averages = len(self._history), self._history.over_the_run("workers/")
+        line = {**self._line, **self._averages}
+        return self._made(info, Snapshot.of_line(line, int(self.config.get("total_timesteps", 0))))
 
     def _made(self, info: RunInfo, snapshot: Snapshot, **more: Any) -> View:
         ratio = self.config.get("replay_ratio")
