@@ -32,7 +32,7 @@ ANT = ("train", "sac", "--env", "Ant-v4")
         ([*ANT, "--device", "gpu"], ["--device gpu: expected auto, cpu, cuda or cuda:N"]),
         ([*ANT, "--hidden", "65536,65536"], ["65536 x 65536 weights are 16 GiB; a layer may have at most 1 GiB"]),
         ([*ANT, "--name", "a/b"], ["--name a/b: expected a folder name without /"]),
-        (["trian"], ["No such command 'trian'. Did you mean 'train'?"]),
+        (["trian"], ["No such command 'trian'. Did you mean 'train'"]),
     ],
 )
 def test_command_lines(rlz: Rlz, options: list[str], words: list[str]) -> None:

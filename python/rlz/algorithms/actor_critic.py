@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, model_validator
 
-from rlz.acting.rules import policy_of
 from rlz.algorithms.base import Algorithm
 from rlz.algorithms.optim import adam
 from rlz.algorithms.settings import MlpSettings, ReplaySettings
@@ -110,6 +109,8 @@ class ActorCritic(Algorithm[S]):
 
     def policy(self) -> PolicySpec:
         """The actor, with what its head is told."""
+        from rlz.acting.rules import policy_of  # numpy: no part of what prints options
+
         return policy_of(self.actor, self.spaces, self.head, **self.exploration)
 
     @property
