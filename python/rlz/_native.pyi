@@ -949,6 +949,7 @@ class Policy:
         choices: Sequence[int] = ...,
         epsilon: Mapping[str, float] | None = None,
         value: str = "none",
+        obs_clip: float | None = None,
     ) -> Policy:
         """`activation`: relu, tanh, silu, elu.
 
@@ -957,13 +958,15 @@ class Policy:
         parameter; not bounded); categorical (logits of the `choices` of each component, side by side);
         epsilon_greedy (values of them; `epsilon`: start, end, over, spread as in `rlz.EpsilonGreedy`).
         `value`: none; shared (the last output of the actor); separate (a network of its own, `critic`).
+        `obs_clip`: observations x become (x - obs.mean) * obs.scale, clipped to so many; None: they stay.
         """
     @property
     def manifest(self) -> list[_Parameter]:
         """All f32, weights [in, out]: (actor.log_std,) actor.0.weight, actor.0.bias, (actor.0.norm.weight,
         actor.0.norm.bias), ..., actor.head.weight [in, outputs], actor.head.bias, and the same of critic where values
         are separate. Outputs of squashed_gaussian: action_dim means, then as many log_std; of deterministic and
-        gaussian: action_dim; else the sum of choices. One more where values are shared.
+        gaussian: action_dim; else the sum of choices. One more where values are shared. With `obs_clip` obs.mean and
+        obs.scale [obs_dim] at the end.
         """
     @property
     def nbytes(self) -> int:

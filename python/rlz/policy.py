@@ -26,7 +26,7 @@ from rlz.dtypes import numpy_dtype
 from rlz.envs import EnvSpec, actions_of
 from rlz.envs.instances import spare_index
 from rlz.errors import CheckpointError, ConfigError
-from rlz.networks.spec import actor_manifest
+from rlz.networks.spec import actor_manifest, normalized
 from rlz.options.literals import encode
 from rlz.references import PICKLE, label
 
@@ -147,7 +147,7 @@ def load(
     folder = find_policy(run, checkpoint)
     description = _read_description(folder)
     try:
-        spec = policy_spec(description) if acting is None else as_rule(acting).policy(_spaces(description))
+        spec = policy_spec(description) if acting is None else _given(acting, description)
         return Policy(folder, description, read_parameters(folder, description, spec.manifest), seed, spec)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder / _POLICY_JSON} is broken: {type(error).__name__}: {error}") from error
@@ -219,6 +219,13 @@ def split_parameters(manifest: Sequence[Field], parameters: NDArray[np.uint8]) -
 
 def _spaces(description: dict[str, Any]) -> EnvSpec:
     return EnvSpec.from_json(description["env_spec"])
+
+
+def _given(acting: Rule | Callable[[EnvSpec], Any], description: dict[str, Any]) -> PolicySpec:
+    """What acts by a rule that was given, on observations as those of the run."""
+    spaces = _spaces(description)
+    spec = as_rule(acting).policy(spaces)
+    return normalized(spec, spaces.obs_dim) if "obs_clip" in description.get("policy", {}).get("network", {}) else spec
 
 
 def policy_spec(description: dict[str, Any]) -> PolicySpec:

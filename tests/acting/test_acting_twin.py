@@ -13,7 +13,7 @@ from rlz.answers import Field, PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import NonFiniteError
 from rlz.networks.mlp import Mlp
-from rlz.networks.spec import Values, head_outputs, native_policy
+from rlz.networks.spec import OBS_CLIP, Values, head_outputs, native_policy, normalized
 
 EPSILON = {"start": 1.0, "end": 0.1, "over": 0.5, "spread": 0.0}
 HEADS: dict[str, dict[str, Any]] = {
@@ -79,6 +79,32 @@ def test_rust_and_torch_act_alike(head: str, hidden: tuple[int, ...], layer_norm
     assert of_one.keys() == of_other.keys() == {name for name, _, _ in spec.extras}
     for name, values in of_one.items():
         np.testing.assert_allclose(values, of_other[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("runner", ["native", "torch"])
+def test_normal_observations_are_what_the_networks_see(runner: str) -> None:
+    plain = spec_of("gaussian", "separate")
+    spec = normalized(plain, OBS)
+    statistics = np.array([[5.0, -2.0, 0.0, 100.0, 1.0], [0.1, 2.0, 1.0, 0.01, 40.0]], np.float32)
+    policies = {}
+    for name, one, parameters in (
+        ("plain", plain, parameters_of(plain)),
+        ("normal", spec, np.concatenate([parameters_of(plain), statistics.reshape(-1).view(np.uint8)])),
+    ):
+        policies[name] = make_policy(
+            one if runner == "native" else torch_twin(one, spaces("gaussian")), np.random.SeedSequence(0)
+        )
+        assert policies[name].nbytes == len(parameters)
+        policies[name].load(parameters)
+    obs = np.random.default_rng(4).normal(3, 50, (ROWS, OBS)).astype(np.float32)
+    by_hand = np.clip((obs - statistics[0]) * statistics[1], -OBS_CLIP, OBS_CLIP)
+    assert (np.abs(by_hand) == OBS_CLIP).any()
+    kept = obs.copy()
+    one, extras = act(policies["normal"], spec, "gaussian", obs, deterministic=True)
+    other, expected = act(policies["plain"], spec, "gaussian", by_hand, deterministic=True)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(extras["value"], expected["value"], rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(obs, kept)
 
 
 @pytest.mark.parametrize("head", [head for head in HEADS if has_log_prob(head) and head != "squashed_gaussian"])

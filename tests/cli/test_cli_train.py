@@ -98,19 +98,21 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "--env-kwargs",
         "y=no",
     ]
-    line += ["--prioritized", "--layer-norm", "--no-compile", "--no-save-replay", "--track", "--pin"]
+    line += ["--prioritized", "--normalize-obs", "--layer-norm", "--no-compile", "--no-save-replay", "--track", "--pin"]
     line += ["--tracker", "trackio"]
     line += ["--log-info", "fuel", "--log-info", "x_position"]
     assert main(["train", algo, *line]) == 3
     expected = run_config(
         algo=algo, **given, hidden=(64, 32), wrapper=("a:B", "c.d:E"), env_kwargs={"x": 1, "y": "no"},
-        prioritized=True, layer_norm=True, compile=False, save_replay=False, track=True, tracker="trackio", pin=True,
+        prioritized=True, normalize_obs=True, layer_norm=True, compile=False, save_replay=False, track=True,
+        tracker="trackio", pin=True,
         log_info=("fuel", "x_position"),
     )  # fmt: skip
     assert trained == [expected]
     default = run_config(env="A", algo=algo)
     untouched = {name for name in expected.model_dump() if getattr(expected, name) == getattr(default, name)}
-    assert untouched <= {"algo", "device", "devices", "min_replay_ratio"} - set(place)  # the last: only for free runs
+    # The last two are only for free runs, and for rows of single steps.
+    assert untouched <= {"algo", "device", "devices", "min_replay_ratio", "normalize_reward"} - set(place)
 
 
 def test_short_form_and_flags(trained: list[RunConfig]) -> None:

@@ -41,7 +41,7 @@ KNOWN = [*(name for name in known_options() if name != "algo"), *OWN]  # algo is
         ("--per", "--prioritized"),
         ("--per-alpha", "--priority-alpha"),
         ("--num-steps", "--n-steps (steps of each environment in a rollout"),
-        ("--norm-obs", "does not normalise observations"),
+        ("--norm-obs", "--normalize-obs"),
         ("--frame-stack", "gymnasium.wrappers:FrameStackObservation,stack_size=4"),
         ("--load-checkpoint", "--resume"),
         ("--amp", "--precision"),

@@ -28,6 +28,12 @@ def test_defaults_of_td3_are_those_of_the_paper() -> None:
     assert config.exploration_noise == 0.1
 
 
+def test_rewards_of_rows_of_several_steps_are_not_normalised() -> None:
+    with pytest.raises(ValidationError, match="--normalize-reward needs rows of single steps, and --n-step-return 3"):
+        run_config(algo="dqn", env="A", normalize_reward=True, n_step_return=3)
+    assert run_config(algo="dqn", env="A", normalize_obs=True, n_step_return=3).normalize_obs
+
+
 def test_defaults_of_dqn_are_those_of_stable_baselines3() -> None:
     config = run_config(algo="dqn", env="Some-v0")
     assert (config.batch_size, config.learning_rate, config.hidden, config.tau) == (32, 1e-4, (64, 64), 1.0)

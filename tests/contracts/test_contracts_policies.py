@@ -14,7 +14,7 @@ from rlz.acting.rules import Deterministic, SquashedGaussian
 from rlz.acting.twin import torch_twin
 from rlz.answers import PolicySpec
 from rlz.envs.spaces import EnvSpec
-from rlz.networks.spec import actor_manifest
+from rlz.networks.spec import actor_manifest, normalized
 from rlz.references import load
 from support import user_networks as nets
 from support.policy_contract import CHECKS, Case
@@ -55,6 +55,8 @@ CASES: dict[str, Case] = {
     "native epsilon greedy": Case(native("epsilon_greedy", choices=[2, 5], epsilon=EPSILON), MULTI),
     "twin of gaussian": Case(torch_twin(native("gaussian", value="separate"), BOX), BOX, bounded=False),
     "twin of categorical": Case(torch_twin(native("categorical", choices=[2, 5], value="shared"), MULTI), MULTI),
+    "native on normal observations": Case(normalized(native("squashed_gaussian"), 3), BOX),
+    "torch on normal observations": Case(normalized(nets.greedy.policy(PIXELS), 4), PIXELS),
     "actions": Case(Rule(nets.Actions).policy(BOX), BOX, explores=False),
     "distribution": Case(Rule(nets.Distribution, EXTRAS).policy(BOX), BOX),
     "categorical": Case(Rule(nets.Distribution, EXTRAS).policy(DISCRETE), DISCRETE),

@@ -120,7 +120,9 @@ class Frozen(wrappers.NormalizeObservation[Any, Any, Any]):
 )
 @pytest.mark.parametrize("outer", [lambda env: env, Steps, lambda env: wrappers.TimeLimit(env, 10)])
 def test_a_running_state_is_refused_wherever_it_stands(wrapper: Any, outer: Any) -> None:
-    with pytest.raises(EnvError, match=f"Mine-v0 is wrapped in .*:{wrapper.__name__}, whose .* earlier episodes"):
+    with pytest.raises(
+        EnvError, match=f"Mine-v0 is wrapped in .*:{wrapper.__name__}, whose .* earlier episodes.*--normalize-obs"
+    ):
         refuse_running_state(outer(wrapper(Untouched())), "Mine-v0")
 
 

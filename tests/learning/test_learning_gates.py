@@ -7,6 +7,7 @@ where it shows, in the chain with known values (tests/algorithms); what it does 
 """
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,27 @@ def test_a_pole_is_balanced_within_100_000_steps(tmp_path, algo, seed):
     mean = score(run)
     print(f"\n{algo}, seed {seed}: {mean:.1f} over 100 episodes; curve {np.round(curve, 0).tolist()}")
     assert mean == 500.0
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("env", "gate"), [("CartPole-v1", 500.0), ("Acrobot-v1", -90.0)])
+def test_dqn_meets_its_gates(tmp_path, env, gate, seed):
+    """Within 100,000 steps, by the preset: the best policy, on starts that did not choose it."""
+    run = train(tmp_path, "dqn", "--seed", str(seed), "--mode", "serial", env=env)
+    mean = json.loads((run / "checkpoints" / "best" / "policy.json").read_text())["held_out"]["return_mean"]
+    print(f"\ndqn on {env}, seed {seed}: {mean:.1f} by the best policy, {score(run, 20):.1f} by the last")
+    assert mean >= gate
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("normal", [True, False])
+def test_sac_learns_from_badly_scaled_observations_when_they_are_normalised(tmp_path, normal):
+    short = ("--learning-rate", "1e-3", "-n", "15000", "--mode", "serial", "--eval-every", "0")
+    own = ["--normalize-obs"] if normal else []
+    mean = score(train(tmp_path, "sac", *short, *own, env="support.scaled_pendulum:ScaledPendulum-v0"))
+    print(f"\nsac on badly scaled observations, {'normalised' if normal else 'as they are'}: {mean:.1f}")
+    assert (mean >= GATE) == normal
 
 
 @pytest.mark.learn

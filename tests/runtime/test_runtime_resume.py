@@ -48,6 +48,7 @@ def run(folder: Path, name: str, steps: int, workers: Any = FAKE, **values: Any)
         ("Ant-v4", {}),
         ("Pendulum-v1", {"algo": "td3", "policy_delay": 4}),  # 70 updates at the cut: in the middle of a cycle
         ("Pendulum-v1", {"algo": "ddpg"}),
+        ("Pendulum-v1", {"normalize_obs": True, "normalize_reward": True}),
         # Without schedules, which follow the length that a run was given.
         ("CartPole-v1", {**DQN, "exploration_fraction": 0.0, "prioritized": True, "priority_beta": 1.0}),
         ("Pendulum-v1", {"inference": "central", "env_groups": 2}),

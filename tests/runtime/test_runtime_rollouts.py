@@ -32,6 +32,7 @@ def check_equal(one: Checkpoint, other: Checkpoint) -> None:
         {"samplers": 2},
         {"env": "Pendulum-v1", "target_kl": 0.01},
         {"algo": "appo", "env": "Pendulum-v1", "shared_network": True},
+        {"env": "Pendulum-v1", "normalize_obs": True, "normalize_reward": True},
     ],
 )
 def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> None:

@@ -50,19 +50,22 @@ class Unpacked:
     Attributes
     ----------
     parameters : uint8 [nbytes], the tensors back to back. Call `follow` after it was written.
+    rest : uint8 [extra], what `parameters` has behind the module's own.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.parameters = pack(module)
+    def __init__(self, module: nn.Module, extra: int = 0) -> None:
+        own = pack(module)
+        self.parameters = np.concatenate([own, np.zeros(extra, np.uint8)])
+        self.rest = self.parameters[len(own) :]
         flat = torch.from_numpy(self.parameters)
         self._copied: list[tuple[Tensor, NDArray[Any]]] = []
-        own = dict([*module.named_parameters(), *module.named_buffers()])
+        named = dict([*module.named_parameters(), *module.named_buffers()])
         start = 0
         with torch.no_grad():
             for name, value in _tensors(module).items():
                 size = value.element_size()
                 end = start + size * value.numel()
-                if name in own and start % size == 0 and value.numel():
+                if name in named and start % size == 0 and value.numel():
                     value.data = flat[start:end].view(value.dtype).view(value.shape)
                 elif value.numel():  # not aligned: an integer of 8 bytes behind an odd number of floats
                     self._copied.append((value.detach(), self.parameters[start:end]))

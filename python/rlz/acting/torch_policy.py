@@ -22,8 +22,16 @@ if TYPE_CHECKING:
     from rlz.answers import PolicySpec
 
 
+STATISTICS = 2
+"""Tensors of mean and scale of observations, the last of a policy's."""
+
+
 class TorchPolicy:
     """See `rlz.acting.Policy`.
+
+    Attributes
+    ----------
+    manifest : its tensors in flat order.
 
     Parameters
     ----------
@@ -46,10 +54,13 @@ class TorchPolicy:
             self._module = rule.build(self._spaces)
         except Exception as error:
             raise self._raised("could not be made:", error) from error
+        self._clip = spec.network.get("obs_clip")
+        expected = tuple(spec.manifest) if self._clip is None else tuple(spec.manifest)[:-STATISTICS]
         found = manifest(self._module)
-        if found != tuple(spec.manifest):
-            raise PolicyError(f"{self._name} has other tensors than the policy: {_difference(found, spec.manifest)}")
-        self._unpacked = Unpacked(self._module)
+        if found != expected:
+            raise PolicyError(f"{self._name} has other tensors than the policy: {_difference(found, expected)}")
+        self.manifest = list(spec.manifest)
+        self._unpacked = Unpacked(self._module, 0 if self._clip is None else 8 * self._spaces.obs_dim)
         self._shape = self._spaces.obs_shape
         self._uniform = actions_of(self._spaces).uniform
         self._choices = np.array(self._spaces.action_choices, np.int64)
@@ -59,11 +70,6 @@ class TorchPolicy:
     @staticmethod
     def _pickled(spec: PolicySpec) -> bool:
         return str(spec.network["module"]).startswith("pickle:")
-
-    @property
-    def manifest(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        """Its tensors in flat order."""
-        return list(manifest(self._module))
 
     @property
     def nbytes(self) -> int:
@@ -102,7 +108,7 @@ class TorchPolicy:
         """Actions [m, action_dim] for obs [m, obs_dim]."""
         rows = len(obs)
         # A copy: the module may change it, and an array of the caller's must not be.
-        shaped = torch.from_numpy(obs.reshape(rows, *self._shape).astype(np.float32))
+        shaped = torch.from_numpy(self._normal(obs.astype(np.float32)).reshape(rows, *self._shape))
         moment = Moment(progress, deterministic, self._draws.numpy, ranks)
         with _one_thread(), self._draws.lent(advance=not deterministic), torch.inference_mode():
             try:
@@ -127,6 +133,15 @@ class TorchPolicy:
     @state.setter
     def state(self, value: bytes) -> None:
         self._draws.restore(value)
+
+    def _normal(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Observations [m, obs_dim] in place, as the module sees them."""
+        if self._clip is not None:
+            mean, scale = np.frombuffer(self._unpacked.rest.tobytes(), np.float32).reshape(2, -1)
+            obs -= mean
+            obs *= scale
+            obs.clip(-self._clip, self._clip, out=obs)
+        return obs
 
     def _take(self, chosen: Any, actions: NDArray[Any]) -> None:
         if not isinstance(chosen, Tensor):

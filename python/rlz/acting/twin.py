@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlz.acting.rules import HEADS
 from rlz.networks.mlp import Mlp
-from rlz.networks.spec import GAUSSIAN, actor_manifest, head_outputs
+from rlz.networks.spec import GAUSSIAN, actor_manifest, head_outputs, normalized
 
 if TYPE_CHECKING:
     from rlz.answers import PolicySpec
@@ -59,6 +59,8 @@ class Twin(nn.Module):
 def torch_twin(spec: PolicySpec, spaces: EnvSpec) -> PolicySpec:
     """The policy for torch that acts as a native one, with the same packed parameters."""
     arguments = dict(spec.network)
+    clip = arguments.pop("obs_clip", None)
     settings = {"exploration_noise": arguments["exploration_noise"]} if "exploration_noise" in arguments else {}
     settings |= arguments.get("epsilon", {})
-    return HEADS[arguments["head"]](partial(Twin, **arguments), spec.extras, **settings).policy(spaces)
+    twin = HEADS[arguments["head"]](partial(Twin, **arguments), spec.extras, **settings).policy(spaces)
+    return twin if clip is None else normalized(twin, spaces.obs_dim)

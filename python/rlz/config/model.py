@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +14,7 @@ from rlz.algorithms.source import answers_of, settings_type
 from rlz.answers import Answers, Replay, Rollout
 from rlz.config.schema import RunConfig
 from rlz.errors import ConfigError
+from rlz.networks.spec import normalized
 from rlz.references import UNNAMED
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ class _Whole(RunConfig):
                 f"--learning-starts {data.starts} is too few for --n-step-return {data.n_step}: the "
                 f"first {pending} env steps of {self.num_envs} environment(s) may not have given a row yet. Use "
                 f"--learning-starts {pending + 1} or more."
+            )
+        if self.normalize_reward and data.n_step > 1:
+            raise ValueError(
+                f"--normalize-reward needs rows of single steps, and --n-step-return {data.n_step} sums several into "
+                "each. Leave one of them out."
             )
         if data.adapts and self.devices is not None:
             raise ValueError(
@@ -91,8 +98,11 @@ def run_config(values: Mapping[str, Any] | None = None, /, **more: Any) -> RunCo
 
 
 def ask(config: RunConfig, env_spec: EnvSpec) -> Answers:
-    """What the algorithm of a run answers for an environment."""
-    return answers_of(config.algo, config.model_dump(), env_spec)
+    """What the algorithm of a run answers for an environment, and what acts normalises where the run does."""
+    answers = answers_of(config.algo, config.model_dump(), env_spec)
+    if not config.normalize_obs:
+        return answers
+    return replace(answers, policy=normalized(answers.policy, env_spec.obs_dim))
 
 
 def read_config(source: str | Path) -> RunConfig:

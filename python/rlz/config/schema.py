@@ -93,6 +93,14 @@ class RunConfig(BaseModel):
         ge=1,
         le=2**62,
     )
+    normalize_obs: bool = option(
+        False,
+        panel=Panel.LEARNING,
+        help="Subtract the running mean of observations and divide by their deviation; what acts does so too.",
+    )
+    normalize_reward: bool = option(
+        False, panel=Panel.LEARNING, help="Divide rewards by the running deviation of the discounted return."
+    )
     precision: Literal["auto", "fp32", "tf32", "bf16"] = option(
         "auto",
         panel=Panel.LEARNING,

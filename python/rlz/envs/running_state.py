@@ -36,8 +36,9 @@ def refuse_running_state(env: "gymnasium.Env[Any, Any]", env_id: str) -> None:
             raise EnvError(
                 f"{env_id} is wrapped in {name}, whose observations or rewards depend on what it saw in earlier "
                 "episodes (a running mean, for instance). Every sampler, the evaluator and rlz eval have such a "
-                "wrapper of their own: rows would not belong together, and scores would be wrong. Leave it out, or "
-                "use a wrapper with fixed numbers, such as gymnasium.wrappers:RescaleObservation"
+                "wrapper of their own: rows would not belong together, and scores would be wrong. Leave it out: "
+                "--normalize-obs and --normalize-reward do it with one statistic, which the learner keeps. A wrapper "
+                "with fixed numbers works too, such as gymnasium.wrappers:RescaleObservation"
             )
 
 

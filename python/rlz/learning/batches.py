@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlz._native import PrioritizedSampler, ReplaySampler
 from rlz.algorithms.base import Batch
+from rlz.learning.normalizer import Normalizer
 
 DTYPES = {
     "f16": torch.float16,
@@ -50,20 +51,27 @@ class Decoder:
     ----------
     fields
         `Replay.fields`: (name, dtype, shape, byte offset).
+    normalizer
+        Of observations and rewards, where the run normalises.
     """
 
-    def __init__(self, fields: Sequence[tuple[str, str, tuple[int, ...], int]]) -> None:
+    def __init__(
+        self, fields: Sequence[tuple[str, str, tuple[int, ...], int]], normalizer: Normalizer | None = None
+    ) -> None:
         by_name = {name: (DTYPES[dtype], tuple(shape), offset) for name, dtype, shape, offset in fields}
         self._fields = [by_name[name] for name in Batch._fields if name != "weight"]
+        self._normalizer = normalizer
 
     @property
     def copies(self) -> bool:
-        """Some field is cast, so a batch is not views of its rows alone."""
-        return any(dtype not in KEPT for dtype, _, _ in self._fields)
+        """Some field is cast or normalised, so a batch is not views of its rows alone."""
+        return self._normalizer is not None or any(dtype not in KEPT for dtype, _, _ in self._fields)
 
     def __call__(self, rows: Tensor, weight: Tensor | None = None) -> Batch:
         """Rows [batch, stride] uint8 (and importance weights) -> batch, on the same device."""
         batch = Batch(*(self._cut(rows, *field) for field in self._fields))
+        if self._normalizer is not None:
+            batch = self._normalizer.batch(batch)
         return batch if weight is None else batch._replace(weight=weight)
 
     @staticmethod

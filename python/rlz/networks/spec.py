@@ -7,6 +7,7 @@ The flat actor of the learner, the parameter store, `policy.safetensors` and the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlz.answers import Field, PolicySpec
@@ -28,6 +29,9 @@ CATEGORICAL = "categorical"
 
 EPSILON_GREEDY = "epsilon_greedy"
 """Head: values of all choices of every component, side by side."""
+
+OBS_CLIP = 10.0
+"""Most deviations of a normalised observation, as in Stable-Baselines3's VecNormalize."""
 
 Values = Literal["none", "shared", "separate"]
 """Where values of observations come from: nowhere, the last output of the actor's network, or a network `critic`."""
@@ -58,6 +62,16 @@ def native_policy(
     if value != "none":
         arguments["value"] = value
     return PolicySpec("native", arguments, tuple(actor_manifest(arguments)), extras)
+
+
+def normalized(spec: PolicySpec, obs_dim: int) -> PolicySpec:
+    """The same policy on observations in units of their deviation: clip((obs - mean) * scale), by either runner.
+
+    Mean and scale [obs_dim] are the last tensors of its manifest.
+    """
+    statistics: tuple[Field, ...] = (("obs.mean", "f32", (obs_dim,)), ("obs.scale", "f32", (obs_dim,)))
+    network = {**spec.network, "obs_clip": OBS_CLIP}
+    return replace(spec, network=network, manifest=(*spec.manifest, *statistics))
 
 
 def actor_manifest(arguments: Mapping[str, Any]) -> list[Field]:

@@ -42,6 +42,8 @@ FIXED = (
         "gamma",
         "replay_ratio",
         "learning_starts",
+        "normalize_obs",
+        "normalize_reward",
     ),
     *("n_step_return", "prioritized", "priority_alpha", "priority_epsilon"),
     *("hidden", "activation", "layer_norm", "n_critics", "graph", "runs_dir", "name"),

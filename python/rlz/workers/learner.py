@@ -23,11 +23,12 @@ from rlz.config.seeds import Role
 from rlz.errors import CheckpointError, NonFiniteError
 from rlz.learning.batches import Decoder
 from rlz.learning.device_choice import fastest_device, find_device
+from rlz.learning.normalizer import PREFIX, Normalizer
 from rlz.learning.precision import check_resumed, use_precision
 from rlz.learning.publication import Interval, Publication
 from rlz.learning.saving import Background
 from rlz.learning.trainer import learned
-from rlz.records.checkpoint import read_checkpoint
+from rlz.records.checkpoint import Checkpoint, read_checkpoint
 from rlz.records.checkpointer import Checkpointer
 from rlz.system.files import replace_file
 from rlz.system.notices import notice
@@ -89,11 +90,12 @@ class Learner:
         saved = None if spec.resume is None else read_checkpoint(Path(spec.resume))
         if saved is not None:
             check_resumed(self._precision, saved.extra.get("precision"))
-            kept = {name: array for name, array in saved.learner.items() if not name.startswith(OPEN)}
+            kept = {name: array for name, array in saved.learner.items() if not name.startswith((OPEN, PREFIX))}
             self.load_state_dict({name: torch.from_numpy(array) for name, array in kept.items()})
+        self._normalizer = self._make_normalizer(data, saved, device)
         parts = Parts(
             *(spec, streams, config, self._algorithm, self._learned, devices_of(config, device), saved),
-            *(self._stats, self._wait),
+            *(self._normalizer, self._stats, self._wait),
             flush=lambda: self._flush(time.monotonic()),
         )
         self._parts = parts
@@ -105,7 +107,7 @@ class Learner:
         every = config.publish_every
         on_card = device.type == "cuda" and not serial and isinstance(data, Replay)
         self._interval = Interval(every if isinstance(every, int) else None, timed=on_card)
-        self._publication = Publication(self._publisher, self._updates.trainer.actor_parameters())
+        self._publication = Publication(self._publisher, self._actor())
         self._checkpointer = Checkpointer(Path(spec.run_dir), streams, config, env_spec, answers.policy)
         self._saving = Background("checkpoint")
         self._saved = False
@@ -247,10 +249,15 @@ class Learner:
         self._stats.enter(Stat.PUBLISH_S)
         now = time.monotonic()
         counts = {"env_steps": self._streams.limiter.env_steps, "updates": self._done}
-        self._published(self._publication.take(self._updates.trainer.actor_parameters(), **counts))
+        self._published(self._publication.take(self._actor(), **counts))
         self._published(self._publication.finish(wait=self._version == 0 or self._config.mode == "serial"))
         self._interval.begin(now)
         self._stats.enter(Stat.OTHER_S)
+
+    def _actor(self) -> Tensor:
+        """Flat parameters of what acts, with the statistics that it normalises by; valid until the next update."""
+        actor = self._updates.trainer.actor_parameters()
+        return actor if self._normalizer is None else self._normalizer.published(actor)
 
     def _published(self, version: int | None) -> None:
         if version is not None:
@@ -283,7 +290,9 @@ class Learner:
         updates, trainer = self._updates.saved(), self._updates.trainer
         tensors = {name: view.detach().to("cpu", copy=True) for name, view in self.state_dict().items()}
         tensors |= updates.tensors
-        policy = trainer.actor_parameters().cpu().numpy().view(np.uint8).copy()
+        if self._normalizer is not None:
+            tensors |= self._normalizer.tensors()
+        policy = self._actor().cpu().numpy().view(np.uint8).copy()
         counters = {"updates": self._done, "version": self._version}
         rng = {"replay": updates.draws.hex(), "learner": trainer.noise_state.hex()}
         extra: dict[str, Any] = {"precision": self._precision, **updates.extra}
@@ -310,6 +319,26 @@ class Learner:
         except OSError as problem:
             where = f"the batch could not be written to {path}: {problem.strerror}"
         return NonFiniteError(f"update {trainer.done + 1}: {error}; {where}")
+
+    def _make_normalizer(self, data: Replay | Any, saved: Checkpoint | None, device: torch.device) -> Normalizer | None:
+        config = self._config
+        if not (config.normalize_obs or config.normalize_reward):
+            return None
+        found = Normalizer(
+            obs=config.normalize_obs,
+            reward=config.normalize_reward,
+            obs_dim=self._spec.environment().obs_dim,
+            lanes=config.num_envs,
+            gamma=data.gamma,
+            device=device,
+            one_by_one=config.mode == "serial",
+        )
+        if saved is not None:
+            try:
+                found.load(saved.learner)
+            except (KeyError, ValueError) as error:
+                raise CheckpointError(f"checkpoint {saved.path} has no statistics that fit: {error}") from error
+        return found
 
     def _measure_devices(self, data: Replay | Any) -> torch.device:
         config = self._config

@@ -19,6 +19,7 @@ from rlz.learning.device_replay import DeviceReplay, choose
 from rlz.learning.engine import Engine
 from rlz.learning.graphs import orders
 from rlz.learning.memory import HELPER_BYTES, engine_bytes, largest_batch
+from rlz.learning.seen_rows import SeenRows
 from rlz.learning.step_allowance import StepAllowance
 from rlz.learning.trainer import Trainer
 from rlz.records.priorities import Priorities, restore_priorities
@@ -57,7 +58,8 @@ class ReplayUpdates:
         self._data = data
         self._streams = streams = parts.streams
         self._device = parts.devices[0]
-        self._decoder = Decoder(streams.replay.fields)
+        self._decoder = Decoder(streams.replay.fields, parts.normalizer)
+        self._seen = None if parts.normalizer is None else SeenRows(streams.replay, parts.normalizer, data.n_step)
         self._rows = self._make_sampler()
         self._mirror = self._make_mirror()
         self.batch: Batch | None = None
@@ -125,6 +127,9 @@ class ReplayUpdates:
 
     def make(self, most: int, learning_rate: float, timeout: float | None) -> int:
         """See `Updates`: one on a batch from the host, all on rows on the device."""
+        if self._seen is not None and self._parts.normalizer is not None:
+            self._seen.follow()
+            self._parts.normalizer.refresh()
         if self._data.priority is not None:
             first = self._data.priority.beta
             self._beta = first + (1.0 - first) * self._parts.config.done(self._streams.limiter.env_steps)
@@ -172,6 +177,8 @@ class ReplayUpdates:
         priorities = None
         if isinstance(self._rows, PrioritizedSampler):
             priorities = Priorities.of(self._rows, self._streams.replay.lanes).tensors()
+        if self._seen is not None:
+            self._seen.follow()  # a resumed run begins after the rows that it finds
         extra = {} if self._throughput is None else self._throughput.saved()
         return Saved(self._batches.sampler_state(), extra, priorities=priorities)
 
@@ -180,6 +187,8 @@ class ReplayUpdates:
         for trainer in self.trainers.values():
             trainer.close()
         self._batches.close()
+        if self._seen is not None:
+            self._seen.close()
 
     def use(self, batch_size: int) -> None:
         """Go on with batches of another size, which has a trainer."""

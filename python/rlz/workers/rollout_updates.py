@@ -176,6 +176,13 @@ class RolloutUpdates:
         limiter, trainer = self._parts.streams.limiter, self._trainer
         assert isinstance(trainer, Engine)
         segments = segments_of(self._fields, self._parts.devices[0])
+        if self._parts.normalizer is not None:
+            # By the statistics that these steps were acted with; the policy that learns from them gets the next ones.
+            segments = self._parts.normalizer.segments(segments)
+            for index, lane in enumerate((self._notes & np.uint64((1 << LANE_BITS) - 1)).tolist()):
+                steps = {name: values[index] for name, values in self._fields.items()}
+                self._parts.normalizer.see(lane, steps)
+            self._parts.normalizer.refresh()
         with torch.no_grad():
             done = self._parts.config.done(limiter.env_steps)
             self._rows.take(self._parts.algorithm.prepare(trainer.settle(), segments, done))

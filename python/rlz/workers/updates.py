@@ -17,6 +17,7 @@ from rlz.learning.compiled import Layout
 from rlz.learning.device_choice import find_device
 from rlz.learning.engine import EnginePlan
 from rlz.learning.launches import Rows
+from rlz.learning.normalizer import Normalizer
 from rlz.learning.trainer import Learned, Place, Trainer
 from rlz.learning.two_devices import Exchange
 from rlz.records.checkpoint import Checkpoint
@@ -104,6 +105,7 @@ class Parts:
     learned : what the run learns.
     devices : one, or those of critics and actor.
     saved : to go on from.
+    normalizer : of what is learned from, where the run normalises.
     stats, wait : of the learner.
     flush : puts what was measured so far on the stats board.
     """
@@ -115,6 +117,7 @@ class Parts:
     learned: Learned
     devices: tuple[torch.device, ...]
     saved: Checkpoint | None
+    normalizer: Normalizer | None
     stats: StatsRow
     wait: OpenWait
     flush: Callable[[], None]

@@ -45,7 +45,7 @@ impl Policy {
     #[new]
     #[pyo3(signature = (
         *, obs_dim, action_dim, hidden, activation, layer_norm, head, seed, exploration_noise=0.0, choices=vec![],
-        epsilon=None, value="none"
+        epsilon=None, value="none", obs_clip=None
     ))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn new(
@@ -61,6 +61,7 @@ impl Policy {
         choices: Vec<usize>,
         epsilon: Option<EpsilonItems>,
         value: &str,
+        obs_clip: Option<f32>,
     ) -> Result<Self> {
         let activation = Activation::parse(activation).ok_or_else(|| {
             let known = Activation::NAMES.join(", ");
@@ -84,8 +85,11 @@ impl Policy {
             )));
         }
         let value = Value::parse(value)?;
+        if let Some(clip) = obs_clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
+            return Err(Failure::value(format!("obs_clip: given {clip}, expected a number above 0")));
+        }
         let rng = Rng::new(seed_words(Some(seed), py)?);
-        let core = Core::new(Spec { obs_dim, action_dim, hidden, activation, layer_norm, head, value }, rng);
+        let core = Core::new(Spec { obs_dim, action_dim, hidden, activation, layer_norm, head, value, obs_clip }, rng);
         Ok(Self { core, version: 0, obs: Vec::new(), parameters: Vec::new() })
     }
 

@@ -4,10 +4,12 @@ pub mod distribution;
 pub mod head;
 mod kernels;
 pub mod mlp;
+pub mod normalizer;
 pub mod rng;
 
 pub use head::{Epsilon, Head, Value};
 pub use mlp::{Activation, Mlp, MlpSpec};
+use normalizer::Normalizer;
 pub use rng::Rng;
 
 use crate::error::{Error, Result};
@@ -29,6 +31,8 @@ pub struct Spec {
     pub head: Head,
     /// Whether it values observations too.
     pub value: Value,
+    /// Observations are normalised by two tensors of its parameters, and clipped to so many deviations.
+    pub obs_clip: Option<f32>,
 }
 
 /// Where the actions of some rows go, as the head has them: [rows, action_dim].
@@ -66,6 +70,7 @@ pub struct Policy {
     actor: Mlp,
     log_std: Vec<f32>,
     critic: Option<Mlp>,
+    normalizer: Option<Normalizer>,
     head: Head,
     value: Value,
     action_dim: usize,
@@ -79,13 +84,14 @@ impl Policy {
     /// When a size is zero.
     #[must_use]
     pub fn new(spec: Spec, rng: Rng) -> Self {
-        let Spec { obs_dim, action_dim, hidden, activation, layer_norm, head, value } = spec;
+        let Spec { obs_dim, action_dim, hidden, activation, layer_norm, head, value, obs_clip } = spec;
         let network =
             |output| Mlp::new(MlpSpec { input: obs_dim, hidden: hidden.clone(), output, activation, layer_norm });
         Self {
             actor: network(head.outputs(action_dim) + usize::from(value == Value::Shared)),
             log_std: vec![0.0; head.log_stds(action_dim)],
             critic: (value == Value::Separate).then(|| network(1)),
+            normalizer: obs_clip.map(|clip| Normalizer::new(obs_dim, clip)),
             head,
             value,
             action_dim,
@@ -128,6 +134,9 @@ impl Policy {
         if let Some(critic) = &self.critic {
             tensors.extend(critic.spec().manifest("critic"));
         }
+        if self.normalizer.is_some() {
+            tensors.extend(Normalizer::manifest(self.obs_dim()));
+        }
         tensors
     }
 
@@ -135,7 +144,12 @@ impl Policy {
     #[must_use]
     pub fn nbytes(&self) -> usize {
         let critic = self.critic.as_ref().map_or(0, |critic| critic.spec().parameters());
-        4 * (self.actor.spec().parameters() + self.log_std.len() + critic)
+        4 * (self.actor.spec().parameters() + self.log_std.len() + critic + self.statistics())
+    }
+
+    /// Numbers that observations are normalised by.
+    fn statistics(&self) -> usize {
+        if self.normalizer.is_some() { 2 * self.obs_dim() } else { 0 }
     }
 
     /// Take parameters: float32, little endian, packed in manifest order.
@@ -144,7 +158,8 @@ impl Policy {
     /// When `bytes` is not [`Policy::nbytes`] long.
     pub fn load(&mut self, bytes: &[u8]) {
         let (log_std, rest) = bytes.split_at(4 * self.log_std.len());
-        let (actor, critic) = rest.split_at(4 * self.actor.spec().parameters());
+        let (actor, rest) = rest.split_at(4 * self.actor.spec().parameters());
+        let (critic, statistics) = rest.split_at(rest.len() - 4 * self.statistics());
         self.actor.load(actor);
         for (value, bytes) in self.log_std.iter_mut().zip(log_std.as_chunks().0) {
             *value = f32::from_le_bytes(*bytes);
@@ -152,6 +167,9 @@ impl Policy {
         match &mut self.critic {
             Some(network) => network.load(critic),
             None => assert!(critic.is_empty()),
+        }
+        if let Some(normalizer) = &mut self.normalizer {
+            normalizer.load(statistics);
         }
     }
 
@@ -171,7 +189,8 @@ impl Policy {
         let rows = obs.len() / self.obs_dim();
         let width = self.action_dim;
         let Extras { mut log_prob, mut value } = extras;
-        let Self { actor, log_std, critic, head, rng, .. } = self;
+        let Self { actor, log_std, critic, normalizer, head, rng, .. } = self;
+        let obs = normalizer.as_mut().map_or(obs, |normalizer| normalizer.apply(obs));
         let outputs_of_head = head.outputs(width);
         let mut failed = None;
         actor.forward(obs, rows, |row, outputs| {
@@ -346,6 +365,7 @@ mod tests {
             layer_norm: true,
             head,
             value,
+            obs_clip: None,
         };
         let names = |policy: &Policy| policy.manifest().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         let policy = Policy::new(spec(Head::SquashedGaussian, Value::None), Rng::new([1; 4]));
@@ -369,8 +389,12 @@ mod tests {
         let policy = Policy::new(spec(Head::Gaussian, Value::Separate), Rng::new([1; 4]));
         assert_eq!([&names(&policy)[0], &names(&policy)[11]], ["actor.log_std", "critic.0.weight"]);
         assert_eq!(policy.nbytes(), 4 * (2 * body + 129 * 8 + 8 + 129));
-        let policy = Policy::new(spec(Head::Gaussian, Value::Shared), Rng::new([1; 4]));
-        assert_eq!(policy.nbytes(), 4 * (body + 129 * 9 + 8));
+        let mut shared = spec(Head::Gaussian, Value::Shared);
+        assert_eq!(Policy::new(shared.clone(), Rng::new([1; 4])).nbytes(), 4 * (body + 129 * 9 + 8));
+        shared.obs_clip = Some(10.0);
+        let policy = Policy::new(shared, Rng::new([1; 4]));
+        assert_eq!(names(&policy)[11..], ["obs.mean", "obs.scale"]);
+        assert_eq!(policy.nbytes(), 4 * (body + 129 * 9 + 8 + 2 * 27));
     }
 
     #[test]
