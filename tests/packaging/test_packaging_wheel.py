@@ -62,7 +62,8 @@ def test_what_is_in_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     expected = {"rlz/py.typed", "rlz/_native.pyi", "rlz/_native.abi3.so", "rlz/configs/sac.toml"}
-    assert expected <= names
+    pages = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/rlz/watch/page").iterdir()}
+    assert expected | pages <= names
     sources = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python" / "rlz").rglob("*.py")}
     assert sources <= names
     extra = {item for item in names if not item.startswith(("rlz/", f"rlz-{version}.dist-info/", "rlz.libs/"))}

@@ -38,5 +38,6 @@ def start_beside(run: Path) -> None:
         process.wait()
         print(f"the page of --watch did not start, see {log}; the run goes on without it", flush=True)
         return
+    process.returncode = 0  # nobody will wait for it, and that is meant so: no warning
     print(text.decode(errors="replace"), end="", flush=True)
     print(f"the page outlives the run; to end it: kill {process.pid}", flush=True)

@@ -18,6 +18,7 @@ NICE = 10
 """The page gets what a run leaves over."""
 
 MOST_CONNECTIONS = 64
+LOOK_S = 5.0
 PATIENCE_S = 600.0
 """A server that was started beside a run (`--watch`) ends so long after the run when nobody looks."""
 
@@ -46,9 +47,9 @@ def watch(run: Path, *, port: int = 0, open_page: bool = False, leave: bool = Fa
         port = listening.getsockname()[1]
         tokens = Tokens()
         server = Server(run, tokens)
+        os.nice(NICE)
         for line in announcement(run, port, tokens):
             print(line, flush=True)
-        os.nice(NICE)
         settings = uvicorn.Config(
             server.app(),
             log_level="warning",
@@ -91,7 +92,7 @@ def announcement(run: Path, port: int, tokens: Tokens) -> list[str]:
 def _leave(server: Server, running: uvicorn.Server) -> None:
     since = time.monotonic()
     while not running.should_exit:
-        time.sleep(5.0)
+        time.sleep(LOOK_S)
         if server.looking or server.alive():
             since = time.monotonic()
         running.should_exit = time.monotonic() - since >= PATIENCE_S
