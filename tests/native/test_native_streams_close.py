@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import rlz
-from rlz import transport
+from rlz import _native as native
+from rlz._native import InferenceStream, Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 from rlz.errors import ClosedError
-from rlz.transport import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 
 FIELDS = [("x", "f32", (2,))]
+ANSWERS = [("y", "f32", (2,))]
 SEED = [1, 2, 3, 4]
 
 
@@ -44,7 +45,13 @@ def board(streams: Any) -> StatsBoard:
     return made
 
 
+def inference(streams: Any) -> InferenceStream:
+    made: InferenceStream = streams.InferenceStream.create(FIELDS, ANSWERS, lanes=1, run_id=1)
+    return made
+
+
 ROWS = np.zeros((1, 64), np.uint8)
+X, Y = {"x": np.zeros((1, 2), np.float32)}, {"y": np.zeros((1, 2), np.float32)}
 IDS, WEIGHTS, WORDS = np.zeros((1, 3), np.uint64), np.ones(1, np.float32), np.zeros(1, np.uint64)
 ERRORS = np.ones(1, np.float32)
 DATA = np.zeros(8, np.uint8)
@@ -149,6 +156,23 @@ CASES: dict[str, tuple[Callable[[Any], Any], list[Callable[[Any], Any]]]] = {
             lambda g: g.cancel(),
         ],
     ),
+    "InferenceStream": (
+        inference,
+        [
+            lambda i: i.client([[0]], worker=1),
+            lambda i: i.server(worker=1),
+            lambda i: i.occupancy(),
+            lambda i: i.reap(1),
+        ],
+    ),
+    "InferenceClient": (
+        lambda streams: inference(streams).client([[0]], worker=1),
+        [lambda c: c.ask(0, X), lambda c: c.wait(timeout=0), lambda c: c.take(0, Y)],
+    ),
+    "InferenceServer": (
+        lambda streams: inference(streams).server(worker=1),
+        [lambda s: s.take(X, timeout=0), lambda s: s.answer(Y)],
+    ),
     "StatsBoard": (
         board,
         [lambda b: b.read(), lambda b: b.set(0, 0, 1.0), lambda b: b.events(0, 0), lambda b: b.names],
@@ -159,8 +183,8 @@ CASES: dict[str, tuple[Callable[[Any], Any], list[Callable[[Any], Any]]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_leaving_the_block_closes(name: str) -> None:
     make, uses = CASES[name]
-    made = make(transport)
-    assert type(made) is getattr(transport, name)
+    made = make(native)
+    assert type(made) is getattr(native, name)
     with made as inside:
         assert inside is made
     for use in uses:
@@ -172,7 +196,7 @@ def test_leaving_the_block_closes(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_an_exception_goes_on_and_closes_too(name: str) -> None:
     make, uses = CASES[name]
-    made = make(transport)
+    made = make(native)
     with pytest.raises(KeyError), made:
         raise KeyError
     with pytest.raises(ClosedError):
@@ -190,11 +214,11 @@ def test_every_class_of_the_stub_that_can_be_closed_is_a_context_manager() -> No
 
 
 def test_ends_outlive_their_stream_and_give_back_what_they_hold() -> None:
-    with replay(transport) as buffer, buffer.writer([0], worker=3) as writer:
+    with replay(native) as buffer, buffer.writer([0], worker=3) as writer:
         assert buffer.owners() == [3]
         buffer.close()
         writer.append(0, (np.zeros(2, np.float32),), version=0)
-    with store(transport) as parameters:
+    with store(native) as parameters:
         with parameters.publisher(worker=1) as publisher:
             publisher.publish(DATA, env_steps=0, updates=0)
         with parameters.publisher(worker=2):  # the place is free again
@@ -202,7 +226,7 @@ def test_ends_outlive_their_stream_and_give_back_what_they_hold() -> None:
 
 
 def test_closing_a_limiter_here_does_not_end_the_waits_of_others() -> None:
-    gate = limiter(transport)
+    gate = limiter(native)
     with Limiter.attach(gate.fd) as other:
         assert other.acquire_steps([0], np.zeros(1, np.int64), worker=1, timeout=0) == 1
     gate.complete_step(0)
