@@ -95,7 +95,7 @@ fuzz:  ## Fuzz headers and saved files (needs `cargo install cargo-fuzz`); FUZZ_
 	done
 
 .PHONY: learn
-learn: setup  ## Learning gates (SAC and TD3 on Pendulum-v1, three seeds each, DDPG one; about half an hour on two cores)
+learn: setup  ## Learning gates (SAC, TD3 and DDPG on Pendulum-v1, DQN and PPO on CartPole-v1, ...; about an hour on two cores)
 	$(RUN) pytest -q -s -m learn --timeout=3600
 
 .PHONY: oracle
