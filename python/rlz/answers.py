@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
+from rlz.errors import GraphError
+
 Field = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape) of one field of a row, or of one tensor of a network, as `rlz._native` takes it."""
 
@@ -155,3 +157,24 @@ class Answers:
 def _frozen(value: Any) -> Any:
     """Lists as tuples, at any depth."""
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+OWN_METRICS = frozenset(
+    (
+        *("learning_rate", "batch_size", "row_uses", "trying", "threads", "compiled"),
+        *("actor_staleness", "policy_version", "policy_lag", "publish_share", "updates"),
+    )
+)
+"""Names below `train/` that rlz logs itself: no algorithm measures something else under one of them."""
+
+
+def check_metrics(names: tuple[str, ...]) -> None:
+    """Refuse names that are not an algorithm's to give. Raises GraphError."""
+    for name in names:
+        if name in OWN_METRICS:
+            others = ", ".join(sorted(OWN_METRICS - {name}))
+            raise GraphError(
+                f"metric {name!r}: train/{name} is logged by rlz itself, as are {others}. Give the metric another name"
+            )
+        if names.count(name) > 1:
+            raise GraphError(f"metric {name!r}: there are {names.count(name)} of that name. Give each its own")

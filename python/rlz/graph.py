@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from rlz.answers import Field
+from rlz.answers import Field, check_metrics
 from rlz.errors import GraphError
+from rlz.row_sizes import allocated_rows, packed_bytes
 
 Progress = Literal["env_steps", "updates", "episodes", "rows_written"]
 
@@ -42,16 +43,6 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 MOST_LEASES = 64
 """Subscribers that hold a lease cell. Those beyond it read as well; each cell costs one version's memory."""
-
-OWN_METRICS = frozenset(
-    {
-        *("learning_rate", "batch_size", "row_uses", "trying", "threads", "compiled", "actor_staleness"),
-        *("policy_version", "policy_lag", "publish_share", "updates"),
-    }
-)
-"""Names below `train/` that rlz logs itself: no algorithm measures something else under one of them."""
-
-_ITEM_BYTES = {"f16": 2, "bf16": 2, "u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f64": 8, "u64": 8, "i64": 8}
 
 _INFERENCE_BYTES = 4 * 4096
 """Of an inference stream, whatever its lanes: its header, who waits and who answers."""
@@ -275,7 +266,7 @@ class Graph:
         """
         _check_names("node", [node.role for node in self.nodes])
         _check_names("stream", [stream.name for stream in self.streams])
-        _check_metrics(self.metrics)
+        check_metrics(self.metrics)
         for stream in self.streams:
             _check_stream(stream)
         for node in self.nodes:
@@ -298,21 +289,6 @@ class Graph:
             raise GraphError(f"nodes {_and(stepping)} both do env_steps. One node steps the environments of a run")
         if len(kept := self.of_kind("replay", self.sink.takes)) > 1:
             raise GraphError(f"node {self.sink.role!r} takes {_and(kept)}. It learns from one replay stream")
-
-
-def packed_bytes(fields: Iterable[Field]) -> int:
-    """Bytes of one row in a replay buffer: its packed fields rounded up to 64, and 16 bytes of stamp."""
-    offset = 0
-    for _, dtype, shape in fields:
-        size = _ITEM_BYTES.get(dtype, 4)
-        offset = -(-offset // size) * size + size * math.prod(shape)
-    return -(-offset // 64) * 64 + 16
-
-
-def allocated_rows(capacity: int, lanes: int) -> int:
-    """Rows of a replay buffer that are allocated: every lane has room for its share of the capacity, and a margin."""
-    share = -(-capacity // lanes)
-    return (share + min(max(share // 16, 2), 64)) * lanes
 
 
 def upstream(graph: Graph) -> tuple[Node, ...]:
@@ -338,17 +314,6 @@ def _check_names(what: str, names: list[str]) -> None:
             raise GraphError(f"{what} {name!r}: expected a name of small letters and _, such as sampler")
         if names.count(name) > 1:
             raise GraphError(f"{what} {name!r}: there are {names.count(name)} of that name. Give each its own")
-
-
-def _check_metrics(names: tuple[str, ...]) -> None:
-    for name in names:
-        if name in OWN_METRICS:
-            raise GraphError(
-                f"metric {name!r}: train/{name} is logged by rlz itself, as are {_and(sorted(OWN_METRICS - {name}))}. "
-                "Give the metric another name"
-            )
-        if names.count(name) > 1:
-            raise GraphError(f"metric {name!r}: there are {names.count(name)} of that name. Give each its own")
 
 
 def _check_stream(stream: Stream) -> None:

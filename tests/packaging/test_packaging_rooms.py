@@ -13,7 +13,19 @@ from rlz.algorithms.source import BUILT_IN
 PACKAGE = Path(rlz.__file__).parent
 
 ORDER = (
-    *("errors", "dtypes", "lazy", "references", "options", "system", "answers", "graph", "placement", "standard"),
+    *(
+        "errors",
+        "dtypes",
+        "lazy",
+        "references",
+        "options",
+        "system",
+        "answers",
+        "row_sizes",
+        "graph",
+        "placement",
+        "standard",
+    ),
     *("networks", "envs", "acting", "algorithms", "config", "learning", "transport", "records", "policy"),
     *("tracking", "workers", "bench", "planning", "runtime", "watch", "cli", "api"),
 )

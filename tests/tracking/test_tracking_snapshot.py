@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlz.answers import Replay
-from rlz.graph import OWN_METRICS
+from rlz.answers import OWN_METRICS, Replay
 from rlz.tracking.process import read_usage, started_at
 from rlz.tracking.reading import Reader, WorkerInfo
 from rlz.tracking.snapshot import LEARNER_VALUES, between

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlz.answers import Rollout
 from rlz.errors import SharedMemoryError
-from rlz.graph import allocated_rows, packed_bytes
+from rlz.row_sizes import allocated_rows, packed_bytes
 from rlz.standard import ROLLOUTS_IN_FLIGHT
 from rlz.system.memory import MIB, Limit, in_words, limits
 

@@ -23,12 +23,11 @@ from rlz.system.memory import limits
 if TYPE_CHECKING:
     from rlz.config import RunConfig
     from rlz.envs.spaces import EnvSpec
-    from rlz.planning.plan import Plan, Prediction
+    from rlz.planning.plan import Plan
     from rlz.records.checkpoint import Checkpoint
     from rlz.runtime.controller import Outcome
     from rlz.tracking import Tracker
     from rlz.tracking.callbacks import Callbacks
-    from rlz.tracking.tracker import Observer
     from rlz.transport import Streams
     from rlz.workers.job import Job
 
@@ -283,6 +282,7 @@ def launch(start: Launch, streams: "Streams") -> Ended:
 
 
 def _processes(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
+    from rlz.planning.verify import Verifier
     from rlz.runtime.controller import Controller
     from rlz.tracking import Tracker
 
@@ -306,7 +306,7 @@ def _processes(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals
             controller.start()
             observers = []
             if start.plan is not None and start.plan.prediction is not None:
-                observers.append(_verifier(start.job.config, start.plan.prediction))
+                observers.append(Verifier(start.plan.prediction, start.job.config).look)
             tracker = Tracker(
                 *(start.run_dir.path, start.job.config, streams, controller.workers),
                 cut=start.cut,
@@ -332,12 +332,6 @@ def _attached(start: Launch, signals: StopSignals) -> "Callbacks | None":
     if start.callbacks is not None:
         start.callbacks.attach(start.run_dir.path, signals.stop)
     return start.callbacks
-
-
-def _verifier(config: "RunConfig", prediction: "Prediction") -> "Observer":
-    from rlz.planning.verify import Verifier
-
-    return Verifier(prediction, config).look
 
 
 def _serial(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
