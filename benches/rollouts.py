@@ -3,10 +3,10 @@
     python benches/rollouts.py --output benches/results/rollouts.md              # CartPole-v1, HalfCheetah-v5, Ant-v4
     python benches/rollouts.py --env CartPole-v1 --num-envs 8 --seconds 15
 
-Both have networks of 64x64 with tanh, rollouts of 512 steps of each environment, batches of 64, 10 epochs; evaluations
-are off. rlz runs until its updates are compiled and SETTLE_S after that, then the window begins: the rate is that of
-its metrics.jsonl, and so are the shares of the workers' time. Stable-Baselines3 steps all environments in its own process
-(DummyVecEnv); its rate is that of whole iterations after the first. Rounds take turns; medians are shown.
+Both have networks of 64x64 with tanh, rollouts of 512 steps of each environment, batches of 64 rows, 10 epochs;
+evaluations are off. rlz runs until its updates are compiled and SETTLE_S after that, then the window begins: the rate
+is that of its metrics.jsonl, and so are the shares of the workers' time. Stable-Baselines3 steps all environments in
+its own process (DummyVecEnv); its rate is that of whole iterations after the first. Rounds take turns; medians count.
 """
 
 from __future__ import annotations
