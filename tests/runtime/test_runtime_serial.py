@@ -32,7 +32,7 @@ def run(folder: Path, name: str, workers: Any = FAKE, **values: Any) -> Path:
     return folder / name
 
 
-@pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("ratio", [0.25, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize(("samplers", "envs"), [(1, 1), (1, 4), (4, 4)])
 def test_the_replay_ratio_is_exact(tmp_path: Path, ratio: float, samplers: int, envs: int) -> None:
     path = run(tmp_path, "run", replay_ratio=ratio, samplers=samplers, num_envs=envs, total_timesteps=503)

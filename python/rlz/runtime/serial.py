@@ -183,8 +183,13 @@ class SerialRun:
             if self._stepping:
                 go_on = not working.isdisjoint(self._stepping)
                 still = still + 1 if limiter.env_steps == before else 0
-                if go_on and still > 1:  # one for those that ask for their actions and are answered in the next
-                    raise RuntimeError("serial mode stands still: the replay ratio allows neither a step nor an update")
+                # One round for those that ask for their actions and are answered in the next. Then the slack allows no
+                # step, so it allows an update that is not due yet: 0.3 a step, and 1 of them after the third.
+                if go_on and still > 1:
+                    updates, still = limiter.updates, 0
+                    self._step(self.sink)
+                    if limiter.updates == updates:
+                        raise RuntimeError("serial mode stands still: the replay ratio allows no step and no update")
         while self._step(self.sink):
             self._look(tracker, signals)
         for name in self._after:
