@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import sys
@@ -169,7 +170,7 @@ def of_window(window: Window) -> Side:
         settled=window.settled,
         settled_s=lines[0]["wall_s"],
         seconds=seconds,
-        row_uses=float(last["train/row_uses"]),
+        row_uses=float(last.get("train/row_uses", math.nan)),  # of free runs
         **{name: window.config[name] for name in ("samplers", "num_envs", "spin_count", "publish_every")},
     )
 

@@ -106,6 +106,8 @@ def test_profile_of_the_machine_alone(
     for option in (["--algo", "td3"], ["--fresh"], ["--explain"]):
         assert main(["profile", *option]) == 2
         assert f"{option[0]} needs an environment: give --env" in capsys.readouterr().err
+    assert main(["profile", "--env", "CartPole-v1", "--algo", "ppo"]) == 2
+    assert "ppo learns from rollouts, which are not planned yet" in capsys.readouterr().err
     assert len(calls.seen) == 1
 
 

@@ -126,14 +126,23 @@ def _resolved(env: str | None, algo: str | None, config: Path | None, needs: lis
 
     `needs`: options that were given and make no sense without one.
     """
+    from rlz.answers import Replay
     from rlz.config import resolve_with_origins
     from rlz.errors import UsageError
+    from rlz.references import label
 
     if env is None and config is None:
         if needs:
             raise UsageError(f"{needs[0]} needs an environment: give --env, for instance --env Ant-v4, or --config")
         return None
-    return resolve_with_origins(algo or (DEFAULT if config is None else None), env, {}, config)
+    resolved = resolve_with_origins(algo or (DEFAULT if config is None else None), env, {}, config)
+    if not isinstance(resolved.config.data(), Replay):
+        raise UsageError(
+            f"{label(resolved.config.algo)} learns from rollouts, which are not planned yet: runs take --samplers and "
+            "--num-envs as they are given. `rlz profile` alone measures the machine; with --env it measures an "
+            "algorithm that has a replay buffer, such as --algo " + DEFAULT
+        )
+    return resolved
 
 
 def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
