@@ -173,7 +173,8 @@ def report(given: argparse.Namespace, rates: dict[str, list[float]]) -> str:
     return (
         "\n".join(lines)
         + "\n"
-        + f"\n<!-- {json.dumps({way: [round(x, 1) for x in f] for way, f in rates.items()})} -->\n"
+        + "".join(f"\n<!-- {way}: {json.dumps([round(x, 1) for x in found])} -->" for way, found in rates.items())
+        + "\n"
     )
 
 
