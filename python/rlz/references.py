@@ -49,6 +49,12 @@ def absolute(reference: str) -> str:
     return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else reference
 
 
+def file_of(reference: str) -> Path | None:
+    """The file that a name leads into; None where it is a module's, or there is no such file."""
+    where = Path(reference.rpartition(":")[0])
+    return where if where.suffix == ".py" and where.is_file() else None
+
+
 def load(reference: str) -> Any:
     """Find the object that a name stands for; its file or module is executed once in a process.
 

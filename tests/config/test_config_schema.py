@@ -34,6 +34,13 @@ def test_rewards_of_rows_of_several_steps_are_not_normalised() -> None:
     assert run_config(algo="dqn", env="A", normalize_obs=True, n_step_return=3).normalize_obs
 
 
+def test_a_batch_that_does_not_divide_its_rollout_is_told_its_neighbours_at_once() -> None:
+    with pytest.raises(ValidationError, match=r"are 2,048 rows. Use --batch-size 32 or 64, or another"):
+        run_config(algo="ppo", env="CartPole-v1", n_steps=2048, num_envs=1, batch_size=60)
+    with pytest.raises(ValidationError, match=r"are 1,073,741,824 rows. Use --batch-size 2 or 4,"):
+        run_config(algo="ppo", env="CartPole-v1", n_steps=2**24, num_envs=64, batch_size=3)
+
+
 def test_defaults_of_dqn_are_those_of_stable_baselines3() -> None:
     config = run_config(algo="dqn", env="Some-v0")
     assert (config.batch_size, config.learning_rate, config.hidden, config.tau) == (32, 1e-4, (64, 64), 1.0)

@@ -33,6 +33,8 @@ Network = Mlp | OwnNetwork
 class ActorCriticSettings(ReplaySettings, MlpSettings):
     """Of an algorithm with one actor and a stack of critics."""
 
+    code = ("network",)
+
     tau: Number = option(
         0.005, panel=Panel.LEARNING, help="Step of the target networks towards the critics.", metavar="T", gt=0, le=1
     )

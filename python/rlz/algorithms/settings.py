@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
@@ -34,6 +34,9 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, ser_json_inf_nan="constants")
+
+    code: ClassVar[tuple[str, ...]] = ()
+    """Names of the settings that name a user's own code, which may import what it likes."""
 
     def data(self, fields: tuple[Field, ...] = ()) -> Replay | Rollout:
         """What the algorithm learns from. `fields`: of a row."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlz.answers import Answers
 from rlz.errors import ConfigError
-from rlz.references import label, load
+from rlz.references import file_of, label, load
 from rlz.system.files import replace_file
 from rlz.system.user_cache import drop_oldest, user_cache
 
@@ -104,18 +104,20 @@ def answers_of(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Answe
     ConfigError
         It cannot be made, or raises; with the user's traceback.
     """
-    if "torch" in sys.modules or not (is_own(algo) or values.get("network")):
+    settings = settings_type(algo)
+    code = [values[name] for name in settings.code if values.get(name)]
+    if "torch" in sys.modules or not (is_own(algo) or code):
         return make_algorithm(algo, values, env_spec).answers()
-    names = settings_type(algo).model_fields
-    own = {name: value for name, value in values.items() if name in names}
-    return Answers.from_json(_asked(algo, "answers", {"values": own, "env_spec": env_spec.to_json()}))
+    own = {name: value for name, value in values.items() if name in settings.model_fields}
+    return Answers.from_json(_asked(algo, "answers", {"values": own, "env_spec": env_spec.to_json()}, code))
 
 
-def _asked(algo: str, what: Literal["settings", "answers"], question: Mapping[str, Any]) -> Any:
-    """Ask a user's class in a child process, unless it was asked the same before."""
+def _asked(
+    algo: str, what: Literal["settings", "answers"], question: Mapping[str, Any], code: Sequence[str] = ()
+) -> Any:
+    """Ask a class in a child process, unless it was asked the same before. `code`: a user's own, beside the class."""
     text = json.dumps({"algo": algo, "what": what, **question}, sort_keys=True)
-    own = (algo, str(question.get("values", {}).get("network") or ""))
-    kept = user_cache("algorithms") / f"{_digest(own, text)}.json"
+    kept = user_cache("algorithms") / f"{_digest((algo, *code), text)}.json"
     try:
         return json.loads(kept.read_text())
     except (OSError, ValueError):
@@ -144,8 +146,7 @@ def _asked(algo: str, what: Literal["settings", "answers"], question: Mapping[st
 def _digest(names: tuple[str, ...], text: str) -> str:
     """Of the question, the user's files and rlz itself: what is kept holds for these alone."""
     digest = hashlib.sha256(text.encode())
-    files = [Path(name.rpartition(":")[0]) for name in names]
-    own = [file for file in files if file.suffix == ".py" and file.is_file()]
+    own = [file for name in names if (file := file_of(name)) is not None]
     package = Path(__file__).parents[1]
     for source in (*own, *sorted([*package.glob("a*/*.py"), *package.glob("networks/*.py")])):
         digest.update(source.read_bytes() + b"\0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -62,7 +63,7 @@ class _Whole(RunConfig):
     def _rollout_fits(self, data: Rollout) -> None:
         rows = self.num_envs * data.length
         if rows % data.batch:
-            sizes = [size for size in range(1, rows + 1) if rows % size == 0]
+            sizes = {size for one in range(1, isqrt(rows) + 1) if rows % one == 0 for size in (one, rows // one)}
             below = max((size for size in sizes if size < data.batch), default=1)
             above = min((size for size in sizes if size > data.batch), default=rows)
             either = f"{below}" if above == below else f"{below} or {above}"

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from rlz.lazy import Lazy
+from rlz.networks.layout import TensorLayout
 from rlz.networks.products import product
 from rlz.networks.spec import mlp_layout
 
@@ -31,7 +32,7 @@ LAYER_NORM_EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(TensorLayout):
     """Layout and forward pass of an MLP; the parameters live elsewhere, in a flat vector of `numel` floats.
 
     Attributes
@@ -68,25 +69,6 @@ class Mlp:
         stack = () if self.members is None else (self.members,)
         one = mlp_layout(self.inputs, self.hidden, self.outputs, layer_norm=self.layer_norm)
         return [(f"{self.name}.{name}", (*stack, *shape)) for name, shape in one]
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Number of floats of every tensor, in flat order."""
-        return [math.prod(shape) for _, shape in self.layout]
-
-    @property
-    def numel(self) -> int:
-        """Length of the flat vector."""
-        return sum(self.sizes)
-
-    def unflatten(self, flat: Tensor) -> list[Tensor]:
-        """Views of the flat vector [numel] as the tensors of `layout`."""
-        parts = torch.split(flat, self.sizes)
-        return [part.view(shape) for part, (_, shape) in zip(parts, self.layout, strict=True)]
-
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of the flat vector by name."""
-        return {name: view for (name, _), view in zip(self.layout, self.unflatten(flat), strict=True)}
 
     def init(self, generator: torch.Generator | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Fresh flat parameters [numel] on the CPU, distributed as torch.nn.Linear's: U(-1/sqrt(in), 1/sqrt(in))."""

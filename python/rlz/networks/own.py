@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlz.errors import ConfigError
 from rlz.lazy import Lazy
+from rlz.networks.layout import TensorLayout
 from rlz.references import label, load
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ else:
 
 
 @dataclass(frozen=True)
-class OwnNetwork:
+class OwnNetwork(TensorLayout):
     """A network of a user's class, or a stack of them; see `Mlp`, whose place it takes.
 
     The class is called as `Net(inputs, outputs)`. Its module maps [batch, inputs] to [batch, outputs] and draws
@@ -65,16 +65,6 @@ class OwnNetwork:
         stack = () if self.members is None else (self.members,)
         module = _template(self.source, self.inputs, self.outputs)
         return [(f"{self.name}.{name}", (*stack, *value.shape)) for name, value in module.named_parameters()]
-
-    @cached_property
-    def numel(self) -> int:
-        """Length of the flat vector."""
-        return sum(math.prod(shape) for _, shape in self.layout)
-
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of the flat vector [numel] by name."""
-        parts = torch.split(flat, [math.prod(shape) for _, shape in self.layout])
-        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.layout, strict=True)}
 
     def init(self, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
         """Fresh flat parameters [numel] on the CPU, each member as its class makes it."""

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlz.references import file_of
+
 if TYPE_CHECKING:
     from rlz.config import RunConfig
 
@@ -16,9 +18,8 @@ FOLDER = "sources"
 def own_files(config: "RunConfig") -> dict[str, Path]:
     """Files that options name as file.py:Name, by their names in the run folder."""
     values = [value for value in config.model_dump().values() if isinstance(value, str)]
-    paths = [Path(where) for value in values if (where := value.rpartition(":")[0]).endswith(".py")]
     found: dict[str, Path] = {}
-    for path in dict.fromkeys(path for path in paths if path.is_file()):
+    for path in dict.fromkeys(path for value in values if (path := file_of(value)) is not None):
         name = path.name if path.name not in found else f"{len(found)}_{path.name}"
         found[name] = path
     return found

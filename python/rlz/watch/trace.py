@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlz.runtime.live import Live
 from rlz.system.files import replace_file
-from rlz.tracking.reading import WorkerInfo
+from rlz.tracking.reading import WAITS, WorkerInfo
 from rlz.transport.stats import PHASES, Stat
 
 PERIOD_S = 0.02
@@ -23,9 +23,8 @@ PERIOD_S = 0.02
 
 _NAMES = {
     **{int(stat): phase for phase, stat in PHASES.items()},
+    **{int(stat): f"wait: {reason}" for reason, (stat, _) in WAITS.items()},
     int(Stat.WAIT_LIMITER_S): "wait: replay ratio",
-    int(Stat.WAIT_PARAMETERS_S): "wait: parameters",
-    int(Stat.WAIT_BATCH_S): "wait: batch",
 }
 
 

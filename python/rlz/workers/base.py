@@ -36,6 +36,14 @@ EXIT_ERROR = 70
 POLL_S = 0.2
 """Longest wait of a worker between two looks at the run's state."""
 
+FLUSH_EVERY_S = 0.1
+"""Seconds between two writes of a worker's running counts to the stats board."""
+
+
+def polled(timeout: float | None) -> float:
+    """Seconds of a wait that may take `timeout` (None: any time), up to the next look at the run's state."""
+    return POLL_S if timeout is None else min(timeout, POLL_S)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:

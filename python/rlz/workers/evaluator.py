@@ -25,15 +25,12 @@ from rlz.policy import read_parameters
 from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
 from rlz.system.notices import notice
 from rlz.transport.stats import Stat, Waiting, at_end_keys
-from rlz.workers.base import WorkerSpec, waiting
+from rlz.workers.base import POLL_S, WorkerSpec, waiting
 from rlz.workers.environment import Environment
 from rlz.workers.evaluation import Episodes, evaluation_seeds, held_out_seeds, own_globals, play
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
-
-POLL_S = 0.2
-"""Seconds of one wait for a version, between looks at the run's state; the process sleeps meanwhile."""
 
 FREE_SHARE = 0.1
 """Part of the time that evaluations of a free run take at most: samplers and learner want every core."""

@@ -18,13 +18,10 @@ from rlz.config.seeds import Role, stream
 from rlz.dtypes import numpy_dtype
 from rlz.errors import WaitTimeoutError
 from rlz.transport.stats import Stat, Waiting
-from rlz.workers.base import POLL_S, WorkerSpec, waiting
+from rlz.workers.base import FLUSH_EVERY_S, WorkerSpec, polled, waiting
 
 if TYPE_CHECKING:
     from rlz.transport import Streams
-
-FLUSH_EVERY_S = 0.1
-"""Seconds between two writes of the running counts to the stats board."""
 
 
 class InferenceServer:
@@ -93,23 +90,25 @@ class InferenceServer:
         if self._policy.version == 0 and not self._parameters(timeout):
             return 0
         try:
-            return self._server.take(self._request, timeout=0.0, notes=self._tickets, lanes=self._lanes)
+            return self._requests(0.0)
         except WaitTimeoutError:
             if timeout == 0.0:
                 return 0
         with waiting(self._stats, Waiting.BATCH, Stat.WAIT_BATCH_S):
             try:
-                limit = POLL_S if timeout is None else min(timeout, POLL_S)
-                return self._server.take(self._request, timeout=limit, notes=self._tickets, lanes=self._lanes)
+                return self._requests(polled(timeout))
             except WaitTimeoutError:
                 return 0
+
+    def _requests(self, timeout: float) -> int:
+        return self._server.take(self._request, timeout=timeout, notes=self._tickets, lanes=self._lanes)
 
     def _parameters(self, timeout: float | None) -> bool:
         if self._subscriber.version() > 0:
             return True
         with waiting(self._stats, Waiting.PARAMETERS, Stat.WAIT_PARAMETERS_S):
             try:
-                return self._subscriber.wait_newer(0, timeout=POLL_S if timeout is None else min(timeout, POLL_S)) > 0
+                return self._subscriber.wait_newer(0, timeout=polled(timeout)) > 0
             except WaitTimeoutError:
                 return False
 

@@ -168,6 +168,10 @@ class _Segment:
             values[: self.length] = flat.reshape(self.length, *values.shape[1:])
 
 
+LANE_BITS = 32
+"""Of a segment's note, below its version."""
+
+
 class SegmentRecorder:
     """Puts `length` consecutive steps of an environment at a time into a trajectory queue, episode ends included.
 
@@ -285,7 +289,7 @@ class SegmentRecorder:
                 segment.length = 0
 
     def _put(self, lane: int, segment: _Segment, timeout: float | None) -> None:
-        self._producer.put(timeout=timeout, note=segment.version << 32 | lane, **segment.fields)
+        self._producer.put(timeout=timeout, note=segment.version << LANE_BITS | lane, **segment.fields)
         segment.length = 0
 
 

@@ -23,6 +23,7 @@ from rlz.learning.rollout_rows import RolloutRows
 from rlz.learning.trainer import Trainer
 from rlz.system.notices import notice
 from rlz.transport.stats import Stat, StatsRow, Waiting
+from rlz.workers.recorder import LANE_BITS
 from rlz.workers.updates import Parts, Saved
 
 SLICE_S = 0.1
@@ -34,9 +35,6 @@ OPEN = "rollout."
 NOTES = "notes"
 
 Fields = Sequence[tuple[str, str, tuple[int, ...], int]]
-
-LANE_BITS = 32
-"""Of a segment's note, below its version."""
 
 
 class RolloutUpdates:
@@ -168,7 +166,8 @@ class RolloutUpdates:
         """Prepare the rows of the rollout."""
         self._parts.stats.enter(Stat.DRAW_S)
         # The order in which segments came must not matter.
-        order = np.argsort(self._notes & np.uint64((1 << LANE_BITS) - 1), kind="stable")
+        lanes = self._notes & np.uint64((1 << LANE_BITS) - 1)
+        order = np.argsort(lanes, kind="stable")
         if (np.diff(order) < 0).any():
             for values in (*self._fields.values(), self._notes):
                 values[:] = values[order]
@@ -179,7 +178,7 @@ class RolloutUpdates:
         if self._parts.normalizer is not None:
             # By the statistics that these steps were acted with; the policy that learns from them gets the next ones.
             segments = self._parts.normalizer.segments(segments)
-            for index, lane in enumerate((self._notes & np.uint64((1 << LANE_BITS) - 1)).tolist()):
+            for index, lane in enumerate(lanes[order].tolist()):
                 steps = {name: values[index] for name, values in self._fields.items()}
                 self._parts.normalizer.see(lane, steps)
             self._parts.normalizer.refresh()

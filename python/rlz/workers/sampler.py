@@ -20,7 +20,7 @@ from rlz.config.seeds import Role, stream
 from rlz.envs import make
 from rlz.errors import WaitTimeoutError
 from rlz.transport.stats import Stat, Waiting, at_end_keys
-from rlz.workers.base import POLL_S, WorkerSpec, waiting
+from rlz.workers.base import FLUSH_EVERY_S, POLL_S, WorkerSpec, waiting
 from rlz.workers.environment import Environment, training_seed
 from rlz.workers.global_random import seed_globals
 from rlz.workers.recorder import make_recorder
@@ -28,9 +28,6 @@ from rlz.workers.recorder import make_recorder
 if TYPE_CHECKING:
     from rlz.answers import PolicySpec
     from rlz.transport import Streams
-
-FLUSH_EVERY_S = 0.1
-"""Seconds between two writes of the running counts to the stats board."""
 
 _ACT, _ENVIRONMENT, _COPY, _OTHER = map(int, (Stat.ACT_S, Stat.ENVIRONMENT_S, Stat.COPY_S, Stat.OTHER_S))
 """Phases of each step."""
