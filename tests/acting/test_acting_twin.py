@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 
 from rlz.acting import make_policy
-from rlz.acting.twin import Twin, torch_twin
 from rlz.answers import Field, PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import NonFiniteError
 from rlz.networks.mlp import Mlp
 from rlz.networks.spec import OBS_CLIP, Values, head_outputs, native_policy, normalized
+from support.twin import Twin, torch_twin
 
 EPSILON = {"start": 1.0, "end": 0.1, "over": 0.5, "spread": 0.0}
 HEADS: dict[str, dict[str, Any]] = {

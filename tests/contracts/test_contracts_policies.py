@@ -11,13 +11,13 @@ import pytest
 import rlz
 from rlz.acting import Rule, make_policy
 from rlz.acting.rules import Deterministic, SquashedGaussian
-from rlz.acting.twin import torch_twin
 from rlz.answers import PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.networks.spec import actor_manifest, normalized
 from rlz.references import load
 from support import user_networks as nets
 from support.policy_contract import CHECKS, Case
+from support.twin import torch_twin
 
 DQN = Path(__file__).parents[2] / "examples" / "dqn.py"
 EPSILON = {"start": 1.0, "end": 0.05, "over": 0.1, "spread": 0.0}

@@ -1,6 +1,6 @@
 """The policies that Rust runs, as torch modules: the same parameters in the same order, the same outputs to 1e-5.
 
-For a card, where batches are large, and to hold the two beside each other.
+To hold the two beside each other.
 """
 
 from __future__ import annotations
