@@ -106,6 +106,15 @@ def test_a_peer_keeps_as_many_of_rlz_versions_as_it_can_and_is_made_once(uv_call
     assert "stable-baselines3" in installs[-1]
 
 
+def test_the_folder_where_a_peer_is_made_does_not_decide_its_versions(uv_calls, tmp_path, monkeypatch):
+    # uv reads the pyproject of the folder in which it runs, and ours holds versions for everything.
+    uv = tmp_path / "uv"
+    uv.write_text(uv.read_text().replace("json.dumps(sys.argv[1:])", "json.dumps(os.getcwd())"))
+    monkeypatch.chdir(Path(__file__).parents[2])
+    environments.peer_python("cpprb")
+    assert set(uv_calls()) == {str(environments.cache_folder())}
+
+
 def test_uv_is_looked_for_in_four_places(tmp_path, monkeypatch):
     checkout = tmp_path / ".uv" / "bin"
     checkout.mkdir(parents=True)

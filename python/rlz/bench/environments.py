@@ -55,6 +55,14 @@ PEERS = {
         ("sbx-rl", "stable-baselines3", "jax", "gymnasium", "mujoco", "torch", "numpy"),
         ("train", "sampling"),
     ),
+    # Gymnasium 1 and numpy 2 are too new for it; MuJoCo 3 works with its Gymnasium, except for drawing.
+    "sample-factory": Peer(
+        "sample-factory",
+        ("sample-factory==2.1.1", "gymnasium[classic-control]", "mujoco", "imageio"),
+        ("sample-factory", "gymnasium", "mujoco", "torch", "numpy"),
+        (),
+        ("torch", "mujoco"),
+    ),
     "cpprb": Peer("cpprb", ("cpprb==11.0.0",), ("cpprb", "numpy"), ("replay",), ("numpy",)),
     "torchrl": Peer(
         "torchrl", ("torchrl==0.14.1",), ("torchrl", "tensordict", "torch", "numpy"), ("replay",), ("torch", "numpy")
@@ -146,7 +154,8 @@ def _complete(folder: Path) -> bool:
 def _run(command: list[str], log: Path | None) -> str:
     """Run uv; returns the end of what it printed when it failed, else ""."""
     environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    # Not in the present folder: in a checkout uv would hold a peer's own dependencies to the versions of its pyproject.
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cache_folder(), check=False)
     if log is not None:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n")
