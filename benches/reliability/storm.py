@@ -23,7 +23,7 @@ import rows
 from job import Job, fresh, generator, kill, left_since, shared_files, spread, stat, wait_for, write_result
 
 from rlz.errors import RlzError
-from rlz.policy import load
+from rlz.loaded_policy import load
 from rlz.runtime.live import Live
 from rlz.tracking import WorkerInfo
 from rlz.transport.stats import Stat

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rlz.api import Result, evaluate, runs, train
     from rlz.config import RunConfig
     from rlz.errors import ConfigError
+    from rlz.loaded_policy import load
     from rlz.options import option
-    from rlz.policy import load
 
 __all__ = [
     "Algorithm",
@@ -43,7 +43,7 @@ _HOME = {
     **dict.fromkeys(("MlpSettings", "ReplaySettings", "Settings"), "rlz.algorithms.settings"),
     "TorchAlgorithm": "rlz.algorithms.torch_algorithm",
     "RunConfig": "rlz.config",
-    "load": "rlz.policy",
+    "load": "rlz.loaded_policy",
     **dict.fromkeys(("Result", "evaluate", "runs", "train"), "rlz.api"),
     "option": "rlz.options",
 }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlz.algorithms.base import Algorithm
-    from rlz.policy import Policy
+    from rlz.loaded_policy import Policy
     from rlz.records.runs import RunInfo
     from rlz.tracking.callbacks import Callback
     from rlz.workers.evaluation import Episodes
@@ -80,7 +80,7 @@ class Result:
     @cached_property
     def policy(self) -> Policy:
         """The best policy, else the newest: `policy.predict(obs)` for one observation or a batch."""
-        from rlz.policy import load
+        from rlz.loaded_policy import load
 
         return load(self.path)
 

@@ -18,7 +18,7 @@ from rlz.config import RunConfig
 from rlz.envs import inspect_env
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import CheckpointError
-from rlz.policy import describe, split_parameters
+from rlz.loaded_policy import describe, split_parameters
 from rlz.records.policy_files import PolicyFiles
 from rlz.runtime.evaluate import evaluate
 

@@ -7,7 +7,7 @@ import torch
 
 from rlz.algorithms.actor_critic import ActorCritic
 from rlz.algorithms.base import CRITIC, WHOLE, Batch
-from rlz.algorithms.source import BUILT_IN
+from rlz.algorithms.registry import BUILT_IN
 from rlz.errors import CheckpointError
 from rlz.networks.spec import actor_manifest
 from support.updates import FLOAT, RATE, SIZE, generator, kinds, make, make_batch, noises

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rlz.algorithms.source import BUILT_IN
+from rlz.algorithms.registry import BUILT_IN
 from rlz.config import resolve, resolve_with_origins, run_config
 from rlz.config.overrides import known_options
 from rlz.config.presets import presets

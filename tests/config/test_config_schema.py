@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from rlz.algorithms.registry import BUILT_IN
 from rlz.algorithms.settings import learning_rate_factor
-from rlz.algorithms.source import BUILT_IN
 from rlz.config import RunConfig, read_config, run_config
 from rlz.config.model import config_type
 from rlz.config.overrides import expects

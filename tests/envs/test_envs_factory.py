@@ -92,7 +92,7 @@ def test_module_prefix_kwargs_and_wrapper(chain: str) -> None:
 def test_arguments_arrive_as_they_were_written_in_training_and_from_a_policy(chain: str) -> None:
     from rlz.answers import PolicySpec
     from rlz.config import resolve
-    from rlz.policy import describe
+    from rlz.loaded_policy import describe
 
     config = resolve("sac", chain, {"env_kwargs": ["length=(None, 2)"]})
     spec = envs.inspect_env(config)

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import rlz
-from rlz.algorithms.described import description, settings_class
-from rlz.algorithms.source import algorithm_type
+from rlz.algorithms.registry import algorithm_type
+from rlz.algorithms.settings_json import description, settings_class
 from rlz.cli.app import main
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import CheckpointError

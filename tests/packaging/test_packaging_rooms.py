@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rlz
-from rlz.algorithms.source import BUILT_IN
+from rlz.algorithms.registry import BUILT_IN
 
 PACKAGE = Path(rlz.__file__).parent
 
@@ -26,7 +26,7 @@ ORDER = (
         "placement",
         "standard",
     ),
-    *("networks", "envs", "acting", "algorithms", "config", "learning", "transport", "records", "policy"),
+    *("networks", "envs", "acting", "algorithms", "config", "learning", "transport", "records", "loaded_policy"),
     *("tracking", "workers", "bench", "planning", "runtime", "watch", "cli", "api"),
 )
 """Folders and single files of the package: each imports, while it is loaded, those before it."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlz.errors import NotServedError, TransportError
-from rlz.policy import Policy
+from rlz.loaded_policy import Policy
 from rlz.runtime.live import SOCKET, Live, open_door
 from rlz.tracking import WorkerInfo
 from rlz.tracking.reading import Reader

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rlz.algorithms.actor_critic import ActorCritic
 from rlz.algorithms.base import Algorithm, Batch
-from rlz.algorithms.source import algorithm_type
+from rlz.algorithms.registry import algorithm_type
 from rlz.networks.mlp import Mlp
 from support.algorithms import made
 

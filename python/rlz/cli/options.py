@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from rlz.algorithms.source import BUILT_IN
+from rlz.algorithms.registry import BUILT_IN
 from rlz.config.model import config_type
 from rlz.config.overrides import known_options
 from rlz.options.names import flag

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from rlz.algorithms.default import DEFAULT
-from rlz.algorithms.source import BUILT_IN, is_own
+from rlz.algorithms.registry import BUILT_IN, is_own
 from rlz.cli.options import given, run_parameters
 from rlz.config import Resolved, RunConfig, resolve_with_origins
 from rlz.errors import CheckpointError, UsageError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from rlz.algorithms.source import answers_of, settings_type
+from rlz.algorithms.registry import answers_of, settings_type
 from rlz.answers import Answers, Replay, Rollout
 from rlz.config.schema import RunConfig
 from rlz.errors import ConfigError

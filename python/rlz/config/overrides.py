@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rlz.algorithms.source import BUILT_IN, is_own
+from rlz.algorithms.registry import BUILT_IN, is_own
 from rlz.config.model import config_type
 from rlz.config.presets import presets
 from rlz.config.schema import RunConfig

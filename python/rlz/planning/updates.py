@@ -17,7 +17,7 @@ import torch
 from rlz import envs
 from rlz._native import Replay
 from rlz.algorithms.base import Algorithm, Batch
-from rlz.algorithms.source import make_algorithm
+from rlz.algorithms.registry import make_algorithm
 from rlz.bench.children import say
 from rlz.config import RunConfig, run_config
 from rlz.envs.spaces import EnvSpec

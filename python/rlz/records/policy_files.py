@@ -53,7 +53,7 @@ class PolicyFiles:
         NonFiniteError
             A parameter is not finite.
         """
-        from rlz.policy import describe, split_parameters
+        from rlz.loaded_policy import describe, split_parameters
 
         policy = ask(config, env_spec).policy if acts is None else acts
         tensors = split_parameters(policy.manifest, parameters)

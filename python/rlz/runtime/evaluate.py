@@ -11,7 +11,7 @@ from rlz.runtime.video import check_video, make_for_video, recorder
 from rlz.system.descendants import ended_afterwards
 
 if TYPE_CHECKING:
-    from rlz.policy import Policy
+    from rlz.loaded_policy import Policy
     from rlz.workers.evaluation import Episodes
 
 

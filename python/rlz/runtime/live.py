@@ -22,7 +22,7 @@ from rlz.transport.stats import STAT_NAMES, Stat
 from rlz.workers.job import Job
 
 if TYPE_CHECKING:
-    from rlz.policy import Policy
+    from rlz.loaded_policy import Policy
     from rlz.transport import Streams
 
 SOCKET = ".live.sock"
@@ -47,7 +47,7 @@ def open_door(
     OSError
         The file system of the run folder has no sockets.
     """
-    from rlz.policy import describe
+    from rlz.loaded_policy import describe
 
     policy = describe(job.config, job.env_spec, job.answers.policy, version=0, env_steps=0)
     started = float(streams.stats.read()[:, Stat.RUN_BEGAN].max()) or time.monotonic()
@@ -145,7 +145,7 @@ class Live:
         TransportError
             Nothing has been published yet, or nothing ever is.
         """
-        from rlz.policy import Policy
+        from rlz.loaded_policy import Policy
 
         if self.parameters is None:
             raise TransportError(f"the graph of {self._run_dir} has no parameters of a policy")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from rlz.algorithms.source import BUILT_IN
+from rlz.algorithms.registry import BUILT_IN
 from rlz.config import RunConfig
 from rlz.config.model import config_type
 from rlz.config.presets import presets

@@ -20,7 +20,7 @@ from rlz.runtime.live import Live
 from rlz.runtime.video import checked, make_for_video, without_screen
 
 if TYPE_CHECKING:
-    from rlz.policy import Policy
+    from rlz.loaded_policy import Policy
 
 HEADER = struct.Struct("!cI")
 FRAMES_PER_S = 10.0
@@ -35,7 +35,7 @@ Send = Callable[[bytes, bytes], None]
 
 def newest_policy(run: Path) -> "Policy":
     """The newest policy: that of a live run's parameters, else of its newest checkpoint."""
-    from rlz.policy import load
+    from rlz.loaded_policy import load
 
     try:
         with Live(run) as live:

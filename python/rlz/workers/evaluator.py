@@ -21,7 +21,7 @@ from rlz.envs import make
 from rlz.envs.instances import evaluator_index
 from rlz.envs.limits import cut_note
 from rlz.errors import CheckpointError, WaitTimeoutError
-from rlz.policy import read_parameters
+from rlz.loaded_policy import read_parameters
 from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
 from rlz.system.notices import notice
 from rlz.transport.stats import Stat, Waiting, at_end_keys

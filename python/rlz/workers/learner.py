@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlz.algorithms.source import make_algorithm
+from rlz.algorithms.registry import make_algorithm
 from rlz.answers import Replay
 from rlz.config.seeds import Role
 from rlz.errors import CheckpointError, NonFiniteError

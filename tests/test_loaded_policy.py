@@ -12,7 +12,7 @@ from rlz.config import resolve
 from rlz.config.model import ask
 from rlz.envs import inspect_env
 from rlz.errors import CheckpointError
-from rlz.policy import describe, find_policy, split_parameters
+from rlz.loaded_policy import describe, find_policy, split_parameters
 
 CONFIG = resolve("sac", "Pendulum-v1", {"hidden": [8], "activation": "tanh"})
 

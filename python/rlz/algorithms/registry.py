@@ -1,8 +1,7 @@
-"""Where an algorithm comes from, and what is asked of it before a run: its settings and its answers.
+"""Names of the algorithms, where each comes from, and what is asked of it before a run: its settings and answers.
 
 rlz's own algorithms answer without torch. A user's file may import what it likes, so it is asked by a short child
-process (`describe.py`), and what it answers is kept in a cache. A further algorithm of rlz is one file, one entry here,
-and one TOML of presets.
+process (`answer_process.py`), and what it answers is kept in a cache.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def settings_type(algo: str) -> type[Settings]:
     """The class of an algorithm's settings. Of a user's own where torch is not loaded: one with the same options."""
     if not is_own(algo) or "torch" in sys.modules:
         return algorithm_type(algo).Settings
-    from rlz.algorithms.described import settings_class
+    from rlz.algorithms.settings_json import settings_class
 
     return settings_class(_asked(algo, "settings", {}))
 
@@ -122,7 +121,7 @@ def _asked(
         return json.loads(kept.read_text())
     except (OSError, ValueError):
         pass
-    command = [sys.executable, "-m", "rlz.algorithms.describe"]
+    command = [sys.executable, "-m", "rlz.algorithms.answer_process"]
     path = [entry or str(Path.cwd()) for entry in sys.path]
     done = subprocess.run(command, input=json.dumps({"path": path, "question": text}), capture_output=True, text=True)
     try:

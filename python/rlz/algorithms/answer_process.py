@@ -1,4 +1,4 @@
-"""The child process that asks a user's algorithm: `python -m rlz.algorithms.describe`, a question on stdin.
+"""The child process that asks a user's algorithm: `python -m rlz.algorithms.answer_process`, a question on stdin.
 
 The last line of its output is JSON: "answer", or "error" for people, with the user's traceback.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlz.algorithms.source import algorithm_type, make_algorithm
+from rlz.algorithms.registry import algorithm_type, make_algorithm
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
 from rlz.references import label
@@ -37,7 +37,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     algo = question["algo"]
     try:
         if question["what"] == "settings":
-            from rlz.algorithms.described import description
+            from rlz.algorithms.settings_json import description
 
             return {"answer": description(algorithm_type(algo).Settings)}
         algorithm = make_algorithm(algo, question["values"], EnvSpec.from_json(question["env_spec"]))
