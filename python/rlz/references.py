@@ -55,6 +55,11 @@ def file_of(reference: str) -> Path | None:
     return where if where.suffix == ".py" and where.is_file() else None
 
 
+def leads_nowhere(reference: str) -> bool:
+    """The name leads into a file, and there is none."""
+    return reference.rpartition(":")[0].endswith(".py") and file_of(reference) is None
+
+
 def load(reference: str) -> Any:
     """Find the object that a name stands for; its file or module is executed once in a process.
 

@@ -34,7 +34,11 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("algo", OWN)
-def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: str) -> None:
+def test_every_option_reaches_the_configuration(
+    trained: list[RunConfig], algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_net.py").touch()
     given: dict[str, Any] = {
         "env": "my_pkg:MyEnv-v0",
         "obs_dtype": "native",
@@ -63,8 +67,6 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "plan": "off",
         "samplers": 2,
         "num_envs": 4,
-        "exchange_every": 4,
-        "max_staleness": 7,
         "inference": "central",
         "env_groups": 2,
         "network": "my_net.py:Net",
@@ -73,7 +75,7 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         "updates_per_launch": 4,
         "replay_device": "host",
         "publish_every": 4,
-        "eval_every": 0,
+        "eval_every": 77,
         "eval_episodes": 3,
         "runs_dir": "there",
         "name": "it",
@@ -83,7 +85,9 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
         **OWN[algo],
     }
     # One of them alone can be given.
-    place = {"device": "cuda:1"} if algo == "sac" else {"devices": "cuda:0,cuda:1"}
+    place: dict[str, Any] = {"device": "cuda:1"}
+    if algo != "sac":
+        place = {"devices": "cuda:0,cuda:1", "exchange_every": 4, "max_staleness": 7}
     given |= place
     line = [part for name, value in given.items() for part in (flag(name), str(value))]
     line += [
@@ -112,7 +116,8 @@ def test_every_option_reaches_the_configuration(trained: list[RunConfig], algo: 
     default = run_config(env="A", algo=algo)
     untouched = {name for name in expected.model_dump() if getattr(expected, name) == getattr(default, name)}
     # The last two are only for free runs, and for rows of single steps.
-    assert untouched <= {"algo", "device", "devices", "min_replay_ratio", "normalize_reward"} - set(place)
+    of_devices = {"device", "devices", "exchange_every", "max_staleness"}
+    assert untouched <= {"algo", *of_devices, "min_replay_ratio", "normalize_reward"} - set(place)
 
 
 def test_short_form_and_flags(trained: list[RunConfig]) -> None:
@@ -130,15 +135,60 @@ def test_help_shows_every_option_with_its_default(
     for name, field in known_options().items():
         if name == "algo":
             continue
-        start = text.index(f" {flag(name)} ")
-        entry = text[start : start + 400]
+        start = text.index(f" --[no-]{flag(name)[2:]} " if field.annotation is bool else f" {flag(name)} ")
+        entry = text[start : start + 700]
         if name != "env":
             assert "[default: " in entry, name
         assert metadata(field)["panel"].split(" (")[0] in text
     assert "[default: 1000000]" in text
     assert "-n" in text
-    assert "--no-compile" in text
+    assert "<bool>" not in text
+    assert "[default: sac, td3, ddpg, ppo, appo: 3e-4; dqn: 1e-4]" in text
     assert "rlz train sac --env Ant-v4" in text
+
+
+@pytest.mark.parametrize("words", [(), ("sac",), ("dqn",), ("ppo",)])
+def test_help_names_options_whole_in_80_columns(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["train", *words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "\u2026" not in text
+    assert "--[no-]save-replay" in text
+
+
+def test_help_of_an_algorithm_has_its_own_defaults(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["train", "dqn", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "[default: 1e-4]" in text
+    assert "sac" not in text[text.index("--learning-rate") : text.index("--gamma")]
+
+
+def test_a_plan_does_not_become_options_of_a_printed_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file plans anew; the algorithm of a file has the file as its origin."""
+    monkeypatch.setenv("RLZ_PROFILES", str(tmp_path / "profiles"))
+    assert main(["train", "sac", "--env", "Ant-v4", "--print-config"]) == 0
+    text = capsys.readouterr().out
+    assert "samplers" not in tomllib.loads(text)
+    assert "# samplers = 1" in text
+    assert "# plan without a profile" in text
+    (tmp_path / "ant.toml").write_text(text)
+    assert main(["train", "--config", str(tmp_path / "ant.toml"), "--print-config"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith('algo = "sac"')
+    assert lines[0].endswith(f"# {tmp_path / 'ant.toml'}")
+    assert any(line.startswith("# samplers = 1") for line in lines)
+
+
+def test_a_file_of_a_users_algorithm_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "no.py:Algo", "--env", "Ant-v4"]) == 1
+    assert capsys.readouterr().err == "error: no.py:Algo: there is no such file.\n"
 
 
 def test_print_config_is_a_file_for_config(
@@ -167,7 +217,28 @@ ANT = ["sac", "--env", "Ant-v4"]
         (["sacc", "--env", "x"], ["Unknown algorithm 'sacc'. Did you mean sac?"]),
         (["Ant-v4"], ["The algorithm comes first: rlz train sac --env Ant-v4"]),
         (["sac", "Ant-v4"], ["unexpected extra argument", "rlz train sac --env Ant-v4"]),
-        ([*ANT, "--n-envs", "4"], ["No such option --n-envs", "rlz calls it --num-envs", "See rlz train --help"]),
+        ([*ANT, "--n-envs", "4"], ["No such option --n-envs", "rlz calls it --num-envs", "See rlz train sac --help"]),
+        (
+            ["ppo", "--env", "x", "--replay-ratio", "2"],
+            ["of sac, td3, ddpg and dqn, not of ppo", "rlz train ppo --help"],
+        ),
+        (["sac", "--env", "x", "--dueling"], ["--dueling is an option of dqn, not of sac"]),
+        ([*ANT, "--hidden", ""], ["--hidden : expected widths from 1 to 65536 separated by commas", "or none"]),
+        ([*ANT, "--hidden", "0,32"], ["--hidden 0,32: expected widths"]),
+        ([*ANT, "--max-episode-steps", "0"], ["--max-episode-steps 0: expected an integer from 1"]),
+        ([*ANT, "--network", "no.py:Net"], ["--network no.py:Net: there is no such file"]),
+        ([*ANT, "--graph", "no.py:graph"], ["--graph no.py:graph: there is no such file"]),
+        (["sac", "--env", "no.py:Env"], ["/no.py:Env: there is no such file"]),
+        ([*ANT, "--max-staleness", "0"], ["--max-staleness has no effect without --devices"]),
+        ([*ANT, "--exchange-every", "4"], ["--exchange-every has no effect without --devices"]),
+        ([*ANT, "--priority-beta", "1"], ["--priority-beta has no effect without --prioritized"]),
+        ([*ANT, "--tracker", "trackio"], ["--tracker has no effect without --track"]),
+        ([*ANT, "--eval-every", "0", "--eval-episodes", "3"], ["--eval-episodes has no effect without --eval-every"]),
+        (
+            [*ANT, "--updates-per-launch", "8", "--ratio-slack", "2"],
+            ["--updates-per-launch 8 is more than --ratio-slack 2"],
+        ),
+        ([*ANT, "--device", "cpu", "--precision", "tf32"], ["--precision tf32: the CPU has no tf32"]),
         ([*ANT, "--gradient-steps=1"], ["--replay-ratio", "gradient_steps"]),
         (["--algo", "sac"], ["The algorithm comes first"]),
         ([*ANT, "--batch_size", "3"], ["Write --batch-size: options have dashes"]),

@@ -319,9 +319,9 @@ def test_a_policy_description_with_a_wrong_value_is_named(rlz: Rlz, trained: Pat
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--gamma", "0.9"], "--gamma 0.9: the run was trained with 0.99"),
-        (["--env", "Acrobot-v1"], "--env Acrobot-v1: the run was trained with "),
-        (["--total-timesteps", "1"], "--total-timesteps"),
+        (["--gamma", "0.9"], "--gamma 0.9: the run was trained with --gamma 0.99"),
+        (["--env", "Acrobot-v1"], "--env Acrobot-v1: the run was trained with --env "),
+        (["--total-timesteps", "1"], "--total-timesteps 1 is no more than the "),
         (["--config", "other.toml"], "--resume takes the configuration of its run: leave out --config"),
     ],
 )

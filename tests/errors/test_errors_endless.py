@@ -49,7 +49,7 @@ def test_a_limit_that_is_given_holds_in_training_evaluation_and_eval(rlz: Rlz, t
     assert "length  20.0" in rlz("eval", "runs/run", "--episodes", "1").out
     refused = rlz("train", "--resume", "runs/run", "-n", "70", "--max-episode-steps", "30")
     assert refused.status == 1
-    assert "--max-episode-steps 30: the run was trained with 20" in refused.err
+    assert "--max-episode-steps 30: the run was trained with --max-episode-steps 20" in refused.err
 
 
 def test_a_limit_replaces_that_of_the_environment(rlz: Rlz, tmp_path: Path) -> None:

@@ -69,6 +69,9 @@ def test_a_run_folder_that_exists_or_cannot_be_made_is_an_error(tmp_path: Path) 
     create_run_directory(config).close()
     with pytest.raises(ConfigError, match=r"mine exists already.*--name"):
         create_run_directory(config)
+    again = read_config(tmp_path / "mine" / "config.toml")  # of `--config`
+    assert again == config.model_copy(update={"name": None})
+    create_run_directory(again).close()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--runs-dir .*file is a file"):
         create_run_directory(config.model_copy(update={"runs_dir": str(tmp_path / "file")}))

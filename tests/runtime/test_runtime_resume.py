@@ -10,6 +10,7 @@ import pytest
 from rlz.config import read_config, run_config
 from rlz.errors import CheckpointError, ConfigError
 from rlz.learning.engine import Engine
+from rlz.options.names import as_typed
 from rlz.records.checkpoint import load_checkpoint, newest_checkpoint, step_folders
 from rlz.records.runs import read_run
 from rlz.runtime.resume import changes, resume
@@ -320,11 +321,12 @@ def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        ({"gamma": 0.9}, r"--gamma 0.9: the run was trained with 0.99"),
-        ({"n_step_return": 3}, r"--n-step-return 3: the run was trained with 1"),
-        ({"prioritized": True}, r"--prioritized True: the run was trained with False"),
-        ({"hidden": (9,)}, r"--hidden \(9,\): the run was trained with \(8,\)"),
-        ({"env": "Pendulum-v1"}, r"--env Pendulum-v1: the run was trained with support.fake_envs:Counting-v0"),
+        ({"name": "other"}, r"--name other: the run is .*/run, and keeps its folder"),
+        ({"gamma": 0.9}, r"--gamma 0.9: the run was trained with --gamma 0.99"),
+        ({"n_step_return": 3}, r"--n-step-return 3: the run was trained with --n-step-return 1"),
+        ({"prioritized": True}, r"--prioritized: the run was trained with --no-prioritized"),
+        ({"hidden": (9,)}, r"--hidden 9: the run was trained with --hidden 8"),
+        ({"env": "Pendulum-v1"}, r"--env Pendulum-v1: the run was trained with --env support.fake_envs:Counting-v0"),
     ],
 )
 def test_what_was_learned_cannot_change(tmp_path: Path, overrides: dict[str, Any], text: str) -> None:
@@ -360,7 +362,7 @@ def test_every_change_of_learning_is_told(
     path = run(tmp_path, "run", 60)
     before = getattr(read_config(path / "config.toml"), option)
     assert resume(path, {"total_timesteps": 80, option: value}, workers=FAKE) == 0
-    line = f"from now on --{option.replace('_', '-')} {value}, until here {before}"
+    line = f"from now on {as_typed(option, value)}, until here {as_typed(option, before)}"
     assert line in capsys.readouterr().out
     assert "total-timesteps" not in (path / "logs" / "events.log").read_text()
 
@@ -370,7 +372,7 @@ def test_a_change_of_batch_size_is_told(tmp_path: Path) -> None:
     assert resume(path, {"total_timesteps": 80, "batch_size": 64}, quiet=True, workers=FAKE) == 0
     config = read_config(path / "config.toml")
     assert changes(config.model_copy(update={"batch_size": 32}), config) == [
-        "from now on --batch-size 64, until here 32"
+        "from now on --batch-size 64, until here --batch-size 32"
     ]
     assert changes(config, config) == []
 

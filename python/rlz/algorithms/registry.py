@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlz.answers import Answers
 from rlz.errors import ConfigError
-from rlz.references import file_of, label, load
+from rlz.references import file_of, label, leads_nowhere, load
 from rlz.system.files import replace_file
 from rlz.system.user_cache import drop_oldest, user_cache
 
@@ -77,6 +77,8 @@ def algorithm_type(algo: str) -> type[Algorithm[Any]]:
 @cache
 def settings_type(algo: str) -> type[Settings]:
     """The class of an algorithm's settings. Of a user's own where torch is not loaded: one with the same options."""
+    if leads_nowhere(algo):
+        raise ConfigError(f"{algo}: there is no such file.")
     if not is_own(algo) or "torch" in sys.modules:
         return algorithm_type(algo).Settings
     from rlz.algorithms.settings_json import settings_class

@@ -23,7 +23,8 @@ DEFAULT_CAP = 4.0
 """Cap of the learning rate's factor for a batch size that rlz chooses: that of 4,096 rows."""
 
 MAX_LAYER_BYTES = 2**30
-"""A field of the parameter store takes no more."""
+"""Most bytes of one field of a stream (`MAX_ROW` in rust/core/src/schema.rs); the weights of a layer are a field of the
+parameter store."""
 
 
 class Settings(BaseModel):
@@ -191,7 +192,8 @@ class ReplaySettings(LearningSettings):
     priority_alpha: Number = option(
         0.6,
         panel=Panel.LEARNING,
-        help="With --prioritized: 0 draws uniformly, 1 in proportion.",
+        needs="prioritized",
+        help="0 draws uniformly, 1 in proportion.",
         metavar="A",
         ge=0,
         le=1,
@@ -199,7 +201,8 @@ class ReplaySettings(LearningSettings):
     priority_beta: Number = option(
         0.4,
         panel=Panel.LEARNING,
-        help="With --prioritized: exponent of the importance weights at first; it rises linearly to 1 over the run.",
+        needs="prioritized",
+        help="Exponent of the importance weights at first; it rises linearly to 1 over the run.",
         metavar="B",
         ge=0,
         le=1,
@@ -208,7 +211,8 @@ class ReplaySettings(LearningSettings):
         1e-6,
         shown="1e-6",
         panel=Panel.LEARNING,
-        help="With --prioritized: added to every |TD error|.",
+        needs="prioritized",
+        help="Added to every |TD error|.",
         metavar="EPS",
         gt=0,
         le=1e6,
@@ -289,9 +293,9 @@ class MlpSettings(Settings):
     hidden: Widths = option(
         (256, 256),
         panel=Panel.NETWORK,
-        help="Widths of the hidden layers of actor and critics.",
+        help="Widths of the hidden layers of actor and critics; none: linear.",
         metavar="W,W",
-        expects="widths from 1 to 65536 separated by commas, such as 256,256",
+        expects="widths from 1 to 65536 separated by commas, such as 256,256, or none",
         shown="256,256",
     )
     activation: Literal["relu", "tanh", "silu", "elu"] = option(

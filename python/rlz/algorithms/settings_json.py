@@ -52,7 +52,9 @@ def _option(field: FieldInfo) -> dict[str, Any]:
         rest = [part for part in get_args(kind) if part is not type(None)]
         kind, optional = rest[0] if len(rest) == 1 else None, True
     default = field.get_default(call_default_factory=True, validated_data={})
-    shown = {key: value for key, value in metadata(field).items() if key in ("expects", "metavar", "shown", "panel")}
+    shown = {
+        key: value for key, value in metadata(field).items() if key in ("expects", "metavar", "shown", "panel", "needs")
+    }
     return {
         "type": getattr(kind, "__name__", ""),
         "choices": list(get_args(kind)) if get_origin(kind) is Literal else [],

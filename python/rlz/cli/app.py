@@ -14,10 +14,11 @@ from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from rlz.algorithms.default import DEFAULT
+from rlz.cli.command import Group
 from rlz.errors import RlzError, UsageError, check_platform
 
 # One line each here, so that `rlz --help` imports no subcommand.
@@ -41,7 +42,7 @@ EPILOG = f"""[bold]Examples[/bold]
   rlz train --help"""
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Shows `COMMANDS` in the help, and imports a subcommand's module once it is the one to run."""
 
     def __init__(self, **attributes: Any) -> None:

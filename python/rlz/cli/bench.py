@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from rlz.cli.command import Command
 from rlz.errors import UsageError
 
 EPILOG = """[bold]Examples[/bold]
@@ -20,7 +21,7 @@ EPILOG = """[bold]Examples[/bold]
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=EPILOG, cls=Command)
 def bench(
     workload: Annotated[
         Literal["train", "sampling", "replay", "transport"] | None,

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from rlz.cli.command import Command
+
 EPILOG = """[bold]Examples[/bold]
 
   rlz eval runs/sac__Ant-v4__s1__20250101-120000
@@ -14,7 +16,7 @@ EPILOG = """[bold]Examples[/bold]
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=EPILOG, cls=Command)
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
     episodes: Annotated[int, typer.Option(metavar="INT", min=1, help="Episodes to play.")] = 10,

@@ -21,22 +21,23 @@ def explain(error: TyperException) -> str:
             for option in (*parameter.opts, *parameter.secondary_opts)
             if option.startswith("--")
         ]
-        lines = [f"No such option {name}.", _of_others(name, ctx) or hint(name, known, as_option=True)]
+        algo = getattr(ctx.command, "algo", None)
+        lines = [f"No such option {name}.", _of_others(name, algo) or hint(name, known, as_option=True)]
     elif isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
         lines = [_bad_value(error, error.__cause__)]
     elif "unexpected extra argument" in lines[0] and ctx is not None and ctx.info_name == "train":
         lines.append(f"The environment and everything else are options: rlz train {DEFAULT} --env Ant-v4")
     if ctx is not None:
-        lines.append(f"See {ctx.command_path} --help")
+        algo = getattr(ctx.command, "algo", None)
+        lines.append(f"See {ctx.command_path}{f' {algo}' if algo else ''} --help")
     return "\n".join(line for line in lines if line)
 
 
-def _of_others(name: str, ctx: Any) -> str:
+def _of_others(name: str, algo: str | None) -> str:
     """Whose option it is, where another algorithm has it."""
     from rlz.config.overrides import of_others
 
-    algo = next(iter(ctx.obj or []), None)
-    return of_others(name.lstrip("-").replace("-", "_"), algo) if algo else ""
+    return of_others(name.lstrip("-").replace("-", "_"), algo) if algo is not None else ""
 
 
 def _bad_value(error: typer.BadParameter, cause: ValueError) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rlz.algorithms.default import DEFAULT
+from rlz.cli.command import Command
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -35,7 +36,7 @@ def seconds(value: str | float) -> float:
     return found
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=EPILOG, cls=Command)
 def profile(
     env: Annotated[
         str | None,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rlz.algorithms.default import DEFAULT
+from rlz.cli.command import Command, Group
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -19,7 +20,7 @@ SHOW_EPILOG = f"""[bold]Examples[/bold]
   rlz runs show runs/{DEFAULT}__Ant-v4__s1__20250101-120000
   watch rlz runs show runs/NAME"""
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True, epilog=EPILOG)
@@ -34,7 +35,7 @@ def runs(
         _list(runs_dir)
 
 
-@app.command(epilog=SHOW_EPILOG)
+@app.command(epilog=SHOW_EPILOG, cls=Command)
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
 ) -> None:

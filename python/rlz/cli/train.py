@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from rlz.algorithms.default import DEFAULT
 from rlz.algorithms.registry import BUILT_IN, is_own
+from rlz.cli.command import Command
 from rlz.cli.options import given, run_parameters
 from rlz.config import Resolved, RunConfig, resolve_with_origins
+from rlz.config.overrides import PLANNED
 from rlz.errors import CheckpointError, UsageError
 
 EPILOG = f"""[bold]Examples[/bold]
@@ -61,8 +62,11 @@ def train(
 
     plan = planned(resolved.config, resolved.given())
     if print_config:
-        origins = resolved.origins | dict.fromkeys(plan.plan.choices, "plan")
-        typer.echo(Resolved(plan.config, origins).render(), nl=False)
+        basis = {"profile": "by the profile of this machine", "file": f"of {plan.config.plan}"}
+        origin = f"{PLANNED} {basis.get(plan.plan.basis, 'without a profile')}"
+        typer.echo(
+            Resolved(plan.config, resolved.origins | dict.fromkeys(plan.plan.choices, origin)).render(), nl=False
+        )
         return 0
     if show_graph is not None:
         return _show_graph(plan.config, show_graph)
@@ -150,12 +154,14 @@ def command(arguments: Sequence[str]) -> typer.Typer:
     wrapped = wraps(train)(lambda **options: train(**options))
     wrapped.__signature__ = inspect.Signature(own + run_parameters(algo))  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG, cls=_Train)(wrapped)
+    app.command(epilog=EPILOG, cls=type("Train", (_Train,), {"algo": algo}))(wrapped)
     return app
 
 
-class _Train(TyperCommand):
-    """Lets `--show-graph` stand alone: its value is then `tree`."""
+class _Train(Command):
+    """Lets `--show-graph` stand alone: its value is then `tree`. Knows whose options it has, for errors."""
+
+    algo: str | None = None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)

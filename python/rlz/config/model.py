@@ -45,6 +45,12 @@ class _Whole(RunConfig):
                 f"first {pending} env steps of {self.num_envs} environment(s) may not have given a row yet. Use "
                 f"--learning-starts {pending + 1} or more."
             )
+        launch = self.updates_per_launch
+        if isinstance(launch, int) and data.ratio is not None and data.slack is not None and launch > data.slack:
+            raise ValueError(
+                f"--updates-per-launch {launch} is more than --ratio-slack {data.slack:g} ever grants at once. Use "
+                f"{data.slack:g} or fewer, or a larger slack."
+            )
         if self.normalize_reward and data.n_step > 1:
             raise ValueError(
                 f"--normalize-reward needs rows of single steps, and --n-step-return {data.n_step} sums several into "

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomli_w
 from pydantic import ValidationError
@@ -18,12 +18,13 @@ from rlz.config.presets import presets
 from rlz.config.schema import RunConfig
 from rlz.errors import ConfigError, UsageError
 from rlz.options.literals import ToldError
-from rlz.options.names import close, either, flag, hint
+from rlz.options.names import as_typed, close, either, flag, hint
 from rlz.options.option import metadata
 from rlz.options.values import pairs
-from rlz.references import PICKLE, absolute
+from rlz.references import PICKLE, absolute, label, leads_nowhere
 
 COMMAND_LINE = "command line"
+PLANNED = "plan"
 DEFAULT = "default"
 
 
@@ -39,11 +40,16 @@ class Resolved:
         return [name for name, origin in self.origins.items() if not origin.startswith("preset ")]
 
     def render(self) -> str:
-        """TOML that `--config` reads, each line with its origin as a comment; unset values are comments."""
+        """TOML that `--config` reads, each line with its origin as a comment.
+
+        Values that are not set are comments. So are those of a plan: who reads the file plans anew.
+        """
         rows = []
         for name, value in self.config.model_dump().items():
             text = f"{name} = {_literal(value)}" if value is not None else f"# {name} is not set"
             origin = self.origins.get(name, DEFAULT)
+            if origin.startswith(PLANNED):
+                text = f"# {text}"
             field = type(self.config).model_fields[name]
             if origin == DEFAULT and (value is None or field.default_factory is not None):
                 origin += f": {metadata(field)['shown']}"
@@ -90,27 +96,53 @@ def resolve_with_origins(
     if env is not None:
         given["env"] = env
     filed = read_toml(config_file) if config_file is not None else {}
-    given["algo"] = _algorithm(algo, filed, config_file)
+    name = _algorithm(algo, filed, config_file)
+    (given if algo is not None else filed)["algo"] = name
     target = given.get("env", filed.get("env"))
     if isinstance(target, str):
         target = absolute(target)
         (given if "env" in given else filed)["env"] = target
     if target is None:
-        raise UsageError(f"Which environment? Give --env, for instance: rlz train {given['algo']} --env Ant-v4")
+        raise UsageError(f"Which environment? Give --env, for instance: rlz train {name} --env Ant-v4")
 
-    layers = [(preset.origin, preset.values) for preset in presets(given["algo"], str(target))]
+    layers = [(preset.origin, preset.values) for preset in presets(name, str(target))]
     layers += [(str(config_file), filed), (COMMAND_LINE, given)]
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, layer in layers:
-        for name, value in layer.items():
-            if name == "env_kwargs" and name in values:
-                values[name] = _merged(values[name], value)
-                origins[name] += f", {origin}"
+        for option, value in layer.items():
+            if option == "env_kwargs" and option in values:
+                values[option] = _merged(values[option], value)
+                origins[option] += f", {origin}"
             else:
-                values[name] = value
-                origins[name] = origin
-    return Resolved(validate(values, origins), origins)
+                values[option] = value
+                origins[option] = origin
+    _check_files(values, origins)
+    config = validate(values, origins)
+    _check_used(config, given)
+    return Resolved(config, origins)
+
+
+def _check_files(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Refuse a name of a user's own code that leads into a file which does not exist."""
+    for name in ("env", "graph", "network"):
+        reference = values.get(name)
+        if isinstance(reference, str) and leads_nowhere(reference):
+            typed = origins[name] == COMMAND_LINE
+            what = as_typed(name, reference) if typed else f"{origins[name]}: {name} = {_literal(reference)}"
+            raise (UsageError if typed else ConfigError)(f"{what}: there is no such file.")
+
+
+def _check_used(config: RunConfig, given: Mapping[str, Any]) -> None:
+    """Refuse options of the command line that mean nothing without another one, which is not there."""
+    fields = type(config).model_fields
+    idle = [
+        f"{flag(name)} has no effect without {flag(needed)}. Add {flag(needed)}, or leave {flag(name)} out."
+        for name in given
+        if name in fields and (needed := metadata(fields[name]).get("needs")) and not getattr(config, needed)
+    ]
+    if idle:
+        raise UsageError("\n".join(idle))
 
 
 def _merged(lower: Any, upper: Any) -> Any:
@@ -198,13 +230,15 @@ def _looks_like(text: str) -> str:
 
 def known_options() -> dict[str, FieldInfo]:
     """Every option that a run of any of rlz's algorithms has, by field name."""
-    return {name: field for algo in BUILT_IN for name, field in config_type(algo).model_fields.items()}
+    return {name: field for algo in reversed(list(BUILT_IN)) for name, field in config_type(algo).model_fields.items()}
 
 
 def of_others(name: str, algo: str) -> str:
-    """What to say where an option is another algorithm's; nothing where it is nobody's."""
+    """What to say where an option is other algorithms' alone; nothing else."""
     owners = [other for other in BUILT_IN if name in config_type(other).model_fields]
-    return f"{flag(name)} is an option of {' and '.join(owners)}, not of {algo}. Leave it out." if owners else ""
+    if not owners or name in config_type(algo).model_fields:
+        return ""
+    return f"{flag(name)} is an option of {either(owners, 'and')}, not of {label(algo)}. Leave it out."
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunConfig:
@@ -243,10 +277,7 @@ def _explain(
         return f"Unknown option {name!r}. {hint(name, model.model_fields, as_option=False)}".rstrip()
     field = model.model_fields[name]
     value = values[name]
-    shown = value if isinstance(value, str) else _literal(value)
-    if isinstance(value, list | tuple) and name != "hidden":
-        shown = f" {flag(name)} ".join(str(part) for part in value)  # a repeatable option, as it was typed
-    what = f"{flag(name)} {shown}" if origin is None else f"{origin}: {name} = {_literal(value)}"
+    what = as_typed(name, value) if origin is None else f"{origin}: {name} = {_literal(value)}"
     told = item.get("ctx", {}).get("error")
     if isinstance(told, ToldError):
         return f"{what}: {told}."
@@ -270,11 +301,17 @@ def expects(field: FieldInfo) -> str:
     limits = {
         name: getattr(rule, name) for rule in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(rule, name)
     }
-    kind = "an integer" if field.annotation is int else "a number"
+    kind = "an integer" if _whole(field) else "a number"
     if "le" in limits:
         low = f"from {limits['ge']} to" if "ge" in limits else f"above {limits['gt']} and at most"
         return f"{kind} {low} {limits['le']}"
     return f"{kind} of at least {limits['ge']}" if "ge" in limits else f"{kind} above {limits['gt']}"
+
+
+def _whole(field: FieldInfo) -> bool:
+    """The field holds integers; it may also be unset."""
+    kinds = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in get_args(field.annotation)]
+    return field.annotation is int or int in kinds
 
 
 def to_toml(values: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ class RunConfig(BaseModel):
     )
     precision: Literal["auto", "fp32", "tf32", "bf16"] = option(
         "auto",
-        panel=Panel.LEARNING,
+        panel=Panel.PLACEMENT,
         help="Of the networks' matrix products; all else is float32. auto: fp32 on the CPU, tf32 on CUDA.",
     )
     mode: Literal["async", "serial"] = option(
@@ -114,7 +114,8 @@ class RunConfig(BaseModel):
     graph: Annotated[str | None, AfterValidator(values.code_path)] = option(
         None,
         panel=Panel.PLACEMENT,
-        help="Function that makes the graph of the run of the usual one: workers of one's own, docs/graph.md.",
+        help="Function that is given the usual graph and returns that of the run, with workers of your own "
+        "(docs/graph.md).",
         metavar="FILE.py:NAME",
         expects="module:function or file.py:function",
         shown="samplers, learner, evaluator",
@@ -172,7 +173,8 @@ class RunConfig(BaseModel):
     exchange_every: Integer = option(
         1,
         panel=Panel.PLACEMENT,
-        help="With --devices: updates from one exchange of parameters to the next.",
+        needs="devices",
+        help="Updates from one exchange of parameters to the next.",
         metavar="UPDATES",
         ge=1,
         le=100_000,
@@ -180,8 +182,9 @@ class RunConfig(BaseModel):
     max_staleness: Integer | None = option(
         None,
         panel=Panel.PLACEMENT,
-        help="With --devices: most updates by which the actor that the critics see may be behind. With 0 the devices "
-        "take turns, and learning is exactly as on one.",
+        needs="devices",
+        help="Most updates by which the actor that the critics see may be behind. With 0 the devices take turns, and "
+        "learning is exactly as on one.",
         metavar="UPDATES",
         shown="the least with which neither waits: 2 x exchange-every - 1; in serial mode exchange-every - 1",
         ge=0,
@@ -230,13 +233,19 @@ class RunConfig(BaseModel):
     eval_every: Integer = option(
         10_000,
         panel=Panel.EVALUATION,
-        help="Env steps between evaluations; 0 turns them off. Replay ratio free: in a tenth of the time at most.",
+        help="Env steps between evaluations; 0: none. With --replay-ratio free they take a tenth of the time at most.",
         metavar="STEPS",
         ge=0,
         le=2**62,
     )
     eval_episodes: Integer = option(
-        10, panel=Panel.EVALUATION, help="Episodes of one evaluation.", metavar="INT", ge=1, le=1_000_000
+        10,
+        panel=Panel.EVALUATION,
+        needs="eval_every",
+        help="Episodes of one evaluation.",
+        metavar="INT",
+        ge=1,
+        le=1_000_000,
     )
     runs_dir: str = option(
         "runs", panel=Panel.OUTPUT, help="Folder that holds run folders.", metavar="DIR", min_length=1
@@ -271,10 +280,13 @@ class RunConfig(BaseModel):
     )
     track: bool = option(False, panel=Panel.OUTPUT, help="Also log to a tracker (--tracker).")
     tracker: Literal["wandb", "trackio"] = option(
-        "wandb", panel=Panel.OUTPUT, help="For --track: Weights & Biases, or trackio, which keeps runs on this machine."
+        "wandb",
+        panel=Panel.OUTPUT,
+        needs="track",
+        help="Weights & Biases, or trackio, which keeps runs on this machine.",
     )
     wandb_project_name: str = option(
-        "rlz", panel=Panel.OUTPUT, help="Project for --track.", metavar="NAME", min_length=1
+        "rlz", panel=Panel.OUTPUT, needs="track", help="Project of the tracker.", metavar="NAME", min_length=1
     )
 
     @model_validator(mode="after")
@@ -295,6 +307,10 @@ class RunConfig(BaseModel):
                 f"--device {self.device} and --devices {','.join(self.devices)}: give one of them. --devices places "
                 "critics and actor apart."
             )
+        if self.precision == "tf32" and all(
+            device == "cpu" or (device == "auto" and not has_driver()) for device in self.learner_devices()
+        ):
+            raise ValueError("--precision tf32: the CPU has no tf32. Use auto, fp32 or bf16.")
         if self.max_staleness is not None and self.max_staleness < self.exchange_every - 1:
             raise ValueError(
                 f"--max-staleness {self.max_staleness} is less than --exchange-every {self.exchange_every} allows: "

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 TYPO = 0.8
 """Similarity from which on an unknown option is taken for a typing error. Below, other words are: --per, --wrapper."""
@@ -27,14 +28,35 @@ def close(name: str, known: Iterable[str], most: int = 3, least: float = 0.6) ->
     return [table[key] for key in get_close_matches(name.lower(), table, n=most, cutoff=least)]
 
 
-def either(items: list[str]) -> str:
+def either(items: list[str], word: str = "or") -> str:
     """'a', 'a or b', 'a, b or c'."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} or {items[-1]}"
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"
 
 
 def flag(name: str) -> str:
     """Option of a field: total_timesteps -> --total-timesteps."""
     return "--" + name.replace("_", "-")
+
+
+REPEATABLE = ("env_kwargs", "wrapper", "log_info")
+"""Options that may be given several times."""
+
+
+def as_typed(name: str, value: Any) -> str:
+    """An option with a value as one types it: --hidden 32,32, --no-compile, --wrapper a:B --wrapper c:D."""
+    option = flag(name)
+    if value is None:
+        return f"no {option}"
+    if isinstance(value, bool):
+        return option if value else f"--no-{option[2:]}"
+    if isinstance(value, dict):
+        value = [f"{key}={item}" for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        parts = [str(part) for part in value]
+        if name in REPEATABLE:
+            return " ".join(f"{option} {part}" for part in parts) or f"no {option}"
+        value = ",".join(parts) or "none"
+    return f"{option} {value}"
 
 
 def hint(name: str, known: Iterable[str], *, as_option: bool) -> str:

@@ -15,7 +15,7 @@ class Panel(StrEnum):
     """Group of an option in `rlz train --help`."""
 
     PROBLEM = "Problem"
-    LEARNING = "Learning (the algorithm's hyperparameters: never changed for speed)"
+    LEARNING = "Learning (never changed for speed, unless auto is given)"
     NETWORK = "Networks"
     PLACEMENT = "Workers and devices"
     EVALUATION = "Evaluation"
@@ -35,6 +35,7 @@ def option(
     metavar: str | None = None,
     flags: tuple[str, ...] = (),
     shown: str | None = None,
+    needs: str | None = None,
     factory: Callable[[dict[str, Any]], Any] | None = None,
     **limits: Any,
 ) -> Any:
@@ -47,6 +48,8 @@ def option(
     panel, help, metavar, flags, shown
         How `rlz train --help` shows it: group, text, placeholder of the value, further flags such as `-n`, and the text
         of the default where the value alone would not say it.
+    needs
+        Another option without which this one has no effect; the help begins with it.
     expects
         What is allowed, for error messages; made from type and limits where not given.
     limits
@@ -58,6 +61,7 @@ def option(
         "metavar": metavar,
         "flags": list(flags),
         "shown": shown,
+        "needs": needs,
     }
     if factory is not None:
         return Field(default_factory=factory, description=help, json_schema_extra=extra, **limits)
@@ -81,6 +85,6 @@ def of_networks(field: FieldInfo) -> bool:
 
 
 def metadata(field: FieldInfo) -> dict[str, Any]:
-    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown."""
+    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown, needs."""
     extra = field.json_schema_extra
     return extra if isinstance(extra, dict) else {}

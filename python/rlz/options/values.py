@@ -130,9 +130,9 @@ def devices(value: Any) -> tuple[str, str] | None:
 
 
 def widths(value: Any) -> Any:
-    """Accept "256,256", "256" and "" (no hidden layer) beside lists."""
+    """Accept "256,256", "256" and "none" (no hidden layer) beside lists."""
     if isinstance(value, str):
-        return tuple(integral(part.strip()) for part in value.split(",")) if value.strip() else ()
+        return () if value == "none" else tuple(integral(part.strip()) for part in value.split(","))
     return tuple(integral(part) for part in value) if isinstance(value, list | tuple) else integral(value)
 
 

@@ -81,6 +81,11 @@ class RunDirectory:
         self.lock.close()
 
 
+def write_config(path: Path, config: "RunConfig") -> None:
+    """Write `config.toml`, without the run's name: another run that takes the file gets a folder of its own."""
+    replace_file(path / "config.toml", config.model_copy(update={"name": None}).to_toml().encode())
+
+
 def default_name(config: "RunConfig", now: float | None = None) -> str:
     """Return `<algo>__<env>__s<seed>__<time>`, the time local and to the second."""
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", label(config.env)).strip("-")
@@ -113,7 +118,7 @@ def create_run_directory(config: "RunConfig", parent: Path | None = None) -> Run
         path = _make(parent, name, unique=config.name is None)
         for folder in FOLDERS:
             (path / folder).mkdir(mode=0o700)
-        replace_file(path / "config.toml", config.to_toml().encode())
+        write_config(path, config)
         (path / "config.toml").chmod(0o600)
         keep_sources(path, config)
         return RunDirectory(path, _lock(path))

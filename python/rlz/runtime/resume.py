@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlz.errors import CheckpointError, ConfigError
+from rlz.options.names import as_typed, flag
 from rlz.options.option import Panel, metadata
 from rlz.planning.planned import planned_again
 from rlz.records.checkpoint import Checkpoint, checkpoints_newest_first, read_checkpoint, step_folders
 from rlz.records.policy_files import read_description
-from rlz.records.run_directory import RunDirectory, named_problems, open_run_directory
+from rlz.records.run_directory import RunDirectory, named_problems, open_run_directory, write_config
 from rlz.records.salvage import SALVAGE, with_salvaged_rows
 from rlz.records.sources import changed_sources
 from rlz.runtime.train import Launch, launch, make_job, make_streams, private_files, updates_resume_at
 from rlz.system.descendants import orphans_come_here
 from rlz.system.device import check_device
-from rlz.system.files import remove_temporary, replace_file
+from rlz.system.files import remove_temporary
 from rlz.tracking.rewind import History, rewind
 from rlz.transport.stats import Stat
 
@@ -46,7 +47,7 @@ FIXED = (
         "normalize_reward",
     ),
     *("n_step_return", "prioritized", "priority_alpha", "priority_epsilon"),
-    *("hidden", "activation", "layer_norm", "n_critics", "graph", "runs_dir", "name"),
+    *("hidden", "activation", "layer_norm", "n_critics", "graph", "runs_dir"),
 )
 """Options that a resumed run cannot change: they are part of what was learned, or say which run it is."""
 
@@ -113,7 +114,7 @@ def resume(
             _put_aside(checkpoint)
             run_dir.count_start()
             history = rewind(run_dir.path, own.env_steps, own.updates, start=run_dir.starts)
-            replace_file(run_dir.config, config.to_toml().encode())
+            write_config(run_dir.path, config)
             notes += (
                 _announcement(config, checkpoint)
                 + _hold(job, checkpoint)
@@ -158,8 +159,8 @@ def _restore(run_dir: RunDirectory, job: "Job", notes: list[str]) -> "tuple[Chec
         _check_spaces(checkpoint, env_spec)
         if config.total_timesteps <= checkpoint.env_steps:
             raise ConfigError(
-                f"{run_dir.path} has done {checkpoint.env_steps:,} of {config.total_timesteps:,} env steps. Give a "
-                f"larger total, such as --total-timesteps {2 * checkpoint.env_steps}"
+                f"--total-timesteps {config.total_timesteps} is no more than the {checkpoint.env_steps} that "
+                f"{run_dir.path} has done. Give a larger total, such as --total-timesteps {2 * checkpoint.env_steps}."
             )
         try:
             streams = make_streams(job, checkpoint)
@@ -209,21 +210,22 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
 
     old = read_config(run_dir.config)
     new = run_config({**old.model_dump(), **overrides})
+    if new.name not in (None, old.name, run_dir.path.name):
+        raise ConfigError(f"--name {new.name}: the run is {run_dir.path}, and keeps its folder. Leave --name out.")
     for name in STARTED:
         before, after = getattr(old, name, None), getattr(new, name, None)  # None: not every algorithm has both
         if before != after and str(after).startswith("auto_") and (name == "ent_coef" or _is_auto(before)):
-            option = f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"{option} {after}: a resumed run goes on from the value that it has reached (until here {option} "
-                f"{before}), and takes no other to start with. Use {option} auto, or a number, which stays as it is"
+                f"{as_typed(name, after)}: a resumed run goes on from the value that it has reached (until here "
+                f"{as_typed(name, before)}), and takes no other to start with. Use {flag(name)} auto, or a number, "
+                "which stays as it is."
             )
     for name in FIXED:
         before, after = getattr(old, name, None), getattr(new, name, None)  # None: not every algorithm has both
         if before != after:
-            option = name.replace("_", "-")
             raise ConfigError(
-                f"--{option} {after}: the run was trained with {before}, and a resumed run cannot change that. "
-                "Leave it out, or start a new run"
+                f"{as_typed(name, after)}: the run was trained with {as_typed(name, before)}, and a resumed run cannot "
+                "change that. Leave it out, or start a new run."
             )
     return new
 
@@ -235,7 +237,7 @@ def _is_auto(value: object) -> bool:
 def changes(before: "RunConfig", after: "RunConfig") -> list[str]:
     """Lines about options of learning and evaluation that differ from now on; the new total is shown elsewhere."""
     return [
-        f"from now on --{name.replace('_', '-')} {getattr(after, name)}, until here {getattr(before, name)}"
+        f"from now on {as_typed(name, getattr(after, name))}, until here {as_typed(name, getattr(before, name))}"
         for name, field in type(after).model_fields.items()
         if metadata(field)["panel"] in TOLD and name != "total_timesteps"
         if getattr(before, name) != getattr(after, name)
@@ -248,7 +250,7 @@ def _check_precision(config: "RunConfig", checkpoint: Checkpoint) -> None:
     if config.precision not in ("auto", saved):
         raise ConfigError(
             f"--precision {config.precision}: the run was trained in {saved}, and a resumed run cannot change that. "
-            "Leave it out, or start a new run"
+            "Leave it out, or start a new run."
         )
 
 
