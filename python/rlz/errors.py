@@ -98,7 +98,7 @@ def check_platform() -> None:
 
     if sys.platform != "linux":
         raise PlatformError(
-            f"rlz runs on Linux (5.14 or newer, x86-64 or aarch64), not on {sys.platform}. On Windows, use WSL2"
+            f"rlz runs on Linux (5.14 or newer; tried on x86-64), not on {sys.platform}. On Windows, use WSL2"
         )
     try:
         import_module("rlz._native")

@@ -111,6 +111,21 @@ def test_profile_of_the_machine_alone(
     assert len(calls.seen) == 1
 
 
+def test_a_profile_of_what_cannot_run_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RLZ_PROFILES", str(tmp_path))
+    calls = Calls()
+    monkeypatch.setattr(importlib.import_module("rlz.planning"), "profile", calls, raising=False)
+    for env, algo, words in (
+        ("Nope-v1", "sac", "There is no environment Nope-v1."),
+        ("Pendulum-v1", "dqn", "dqn needs one choice (Discrete)"),
+    ):
+        assert main(["profile", "--env", env, "--algo", algo]) == 1
+        assert words in " ".join(capsys.readouterr().err.split())
+    assert calls.seen == []
+
+
 def test_a_profile_that_cannot_be_written_is_not_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -60,3 +60,11 @@ def test_a_users_error_shows_the_users_line(tmp_path: Path, capsys: pytest.Captu
     assert "broken.py:graph raised AttributeError: 'Graph' object has no attribute 'betwen'" in error
     assert "return standard.betwen('replay')" in error
     assert "workers/job.py" not in error
+
+
+def test_a_module_that_is_missing_is_named_with_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--network", "--graph"):
+        assert main([*COMMAND, "--show-graph", option, "no_such_module:It"]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {option} no_such_module:It: there is no module 'no_such_module'.")
+        assert "Traceback" not in error

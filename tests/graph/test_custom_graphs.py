@@ -107,8 +107,8 @@ def test_no_row_is_lost_or_doubled_when_the_shaper_is_killed(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        ("no_such_file.py:graph", "no_such_file.py: there is no such file"),
-        ("no_such_module:graph", "there is no module 'no_such_module'"),
+        ("no_such_file.py:graph", "--graph .*no_such_file.py: there is no such file"),
+        ("no_such_module:graph", "--graph no_such_module:graph: there is no module 'no_such_module'"),
         (f"{two_nodes.__file__}:nothing", "has no 'nothing'"),
     ],
 )

@@ -42,7 +42,7 @@ def test_starts_with_one_and_takes_more_on_an_idle_machine() -> None:
     machine.run(5, idle)
     assert machine.tuner.threads == 4
     assert len(machine.lines) == 1
-    assert machine.lines[0].startswith("threads: 4 (updates with 1: 100/s, 2: 174/s")
+    assert machine.lines[0].startswith("threads: 4 (updates by threads: 1: 100/s, 2: 174/s")
 
 
 def test_stays_at_one_beside_busy_processes_at_little_cost() -> None:
@@ -50,7 +50,7 @@ def test_stays_at_one_beside_busy_processes_at_little_cost() -> None:
     machine.run(300, contended)
     assert machine.tuner.threads == 1
     assert len(machine.lines) == 1, "it is said once"
-    assert machine.lines[0].startswith("threads: 1, more are not faster by enough")
+    assert machine.lines[0].startswith("threads: 1; more gain too little")
     lost = sum(0.3 for used in machine.used if used > 1)
     assert lost < 0.05 * 300
     assert 2 in machine.used[1000:], "it looks again later"

@@ -42,8 +42,10 @@ def test_without_a_gl_library_the_package_is_named(trained: Path, monkeypatch: p
 
 def test_without_a_writer_the_package_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RlzError, match=r"rlz\[video\]"):
+    with pytest.raises(RlzError, match=r"uv sync --extra video"):
         evaluate(trained, video=trained / "run.mp4")
+    with pytest.raises(RlzError, match=r"run.xyz: expected a name that ends in .mp4"):
+        evaluate(trained, video=trained / "run.xyz")
 
 
 def test_a_run_without_that_checkpoint_is_an_error(trained: Path) -> None:

@@ -314,7 +314,9 @@ def test_what_is_not_restored_is_named(
 
 def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
     path = run(tmp_path, "run", 100)
-    with pytest.raises(ConfigError, match=r"done 100 of 100 env steps.*--total-timesteps 200"):
+    with pytest.raises(
+        ConfigError, match=r"--total-timesteps 100 is no more than the 100 that .*--total-timesteps 200"
+    ):
         resume(path, quiet=True, workers=FAKE)
 
 

@@ -1,5 +1,6 @@
 """`rlz runs show`: a run is explained while it works, while it hangs, and when it is over."""
 
+import json
 import re
 import signal
 import time
@@ -135,6 +136,14 @@ def test_a_run_that_was_killed_and_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("algo = [")
     with pytest.raises(CheckpointError, match="is broken"):
         list(show(tmp_path))
+
+
+def test_shares_of_a_logged_worker_have_units(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('algo = "sac"\nenv = "Ant-v4"\n')
+    tags = {"phase_draw": 0.001199, "wait_limiter": 0.6983, "private_bytes": 2**20, "restarts": 1}
+    line = {"env_steps": 5, **{f"workers/learner/{tag}": value for tag, value in tags.items()}}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert "learner: phase_draw 0.1%, wait_limiter 69.8%, private 1 MiB, restarts 1" in list(show(tmp_path))
 
 
 def test_the_verdict_is_silent_while_anything_moves() -> None:

@@ -252,6 +252,19 @@ def test_an_exception_in_an_environment_ends_the_run_with_its_traceback(start: S
     training.assert_nothing_is_left()
 
 
+def test_nobody_waits_for_workers_that_still_start_when_an_environment_fails_at_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLZ_FAKE_LEARNER", "late")
+    training = start(**ENDLESS, env_kwargs={"fail_at": 5}, learning_starts=100)
+    assert training.wait() == 1
+    text = training.text()
+    assert "error: sampler-0: environment support.fake_envs:Counting-v0" in text
+    assert "learner was still starting and was ended" in text
+    assert "did not end in time" not in text
+    training.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize(
     ("mode", "expected", "hidden"),
     [

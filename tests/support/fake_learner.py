@@ -2,7 +2,8 @@
 
 What it does is said by the variable RLZ_FAKE_LEARNER: "" (behave), "raise", "bug", "exit", "kill" (after 20 updates,
 the first checkpoint and the one after 10 written), "early" (killed after 5 updates), "diskless" (the same, and no
-checkpoint could be written), "deaf" (does not notice a stop), "slow" (10 ms per update).
+checkpoint could be written), "late" (does not come to its start), "deaf" (does not notice a stop), "slow" (10 ms per
+update).
 """
 
 import os
@@ -28,6 +29,8 @@ class Learner:
         self.checkpointer = Checkpointer(Path(spec.run_dir), streams, spec.run_config(), spec.environment())
         self.mode = os.environ.get("RLZ_FAKE_LEARNER", "")
         self.count = streams.limiter.updates
+        if self.mode == "late":
+            time.sleep(600)
 
     def start(self) -> None:
         self.publisher = self.streams.parameters.publisher(worker=self.spec.worker_id)

@@ -38,6 +38,17 @@ def test_the_newest_run_is_the_last_one(tmp_path: Path, capsys: pytest.CaptureFi
     assert "there is no run" in capsys.readouterr().err
 
 
+def test_a_broken_configuration_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_run(tmp_path, "a")
+    assert main(["top", str(path)]) == 0
+    assert capsys.readouterr().out.endswith("\n")
+    (path / "config.toml").write_text("a = = 1")
+    assert main(["top", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert f"{path / 'config.toml'} is not TOML" in error
+    assert "bug" not in error
+
+
 def test_bars_are_as_long_as_the_shares(tmp_path: Path) -> None:
     from rich.console import Console
 
@@ -96,5 +107,5 @@ def test_a_trace_is_the_time_line_of_the_workers(tmp_path: Path) -> None:
 def test_a_run_that_has_ended_has_no_time_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path)
     assert main(["trace", str(tmp_path / "old"), "--output", str(tmp_path / "trace.json")]) == 1
-    assert "is not alive" in capsys.readouterr().err
+    assert f"{tmp_path / 'old'} has ended" in capsys.readouterr().err
     assert not (tmp_path / "trace.json").exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlz.algorithms.registry import algorithm_type, make_algorithm
+from rlz.algorithms.registry import algorithm_type, is_own, make_algorithm
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
 from rlz.references import label
@@ -48,10 +49,22 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         reason = first["msg"].removeprefix("Value error, ")
         return {"error": f"--{name} {first['input']}: {reason}" if name else reason}
     except Exception as error:
-        own = isinstance(error, RlzError) and error.__cause__ is None
-        trace = "" if own else "\n" + _trace(error.__cause__ if isinstance(error, RlzError) else error)
+        whole = isinstance(error, RlzError) and (error.__cause__ is None or _only_missing(error.__cause__))
+        trace = "" if whole else "\n" + _trace(error.__cause__ if isinstance(error, RlzError) else error)
         what = str(error) if isinstance(error, RlzError) else f"{type(error).__name__}: {error}"
-        return {"error": f"{label(algo)}: {what}{trace}".rstrip()}
+        who = f"{label(algo)}: " if is_own(algo) else ""  # else code that an option names, which the message says
+        return {"error": f"{who}{what}{trace}".rstrip()}
+
+
+def _only_missing(error: BaseException) -> bool:
+    """A module that rlz was told to import does not exist; nothing of the user's has run."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ModuleNotFoundError) and not any(_of_user(frame.filename) for frame in frames)
+
+
+def _of_user(file: str) -> bool:
+    """The file is no part of rlz, Python or an installed package."""
+    return not file.startswith((str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<"))
 
 
 def _trace(error: BaseException | None) -> str:
@@ -59,11 +72,7 @@ def _trace(error: BaseException | None) -> str:
     if error is None:
         return ""
     step = error.__traceback__
-    package = Path(__file__).parents[1]
-    while step is not None and step.tb_next is not None:
-        file = step.tb_frame.f_code.co_filename
-        if not Path(file).is_relative_to(package) and not file.startswith("<frozen"):
-            break
+    while step is not None and step.tb_next is not None and not _of_user(step.tb_frame.f_code.co_filename):
         step = step.tb_next
     return "".join(traceback.format_exception(type(error), error, step))
 

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlz.answers import Answers
-from rlz.errors import ConfigError
+from rlz.errors import ConfigError, EnvError
 from rlz.references import file_of, label, leads_nowhere, load
 from rlz.system.files import replace_file
 from rlz.system.user_cache import drop_oldest, user_cache
@@ -69,7 +70,7 @@ def algorithm_type(algo: str) -> type[Algorithm[Any]]:
     if not isinstance(found, type) or not issubclass(found, Algorithm):
         raise ConfigError(
             f"{label(algo)} is no algorithm. A class of your own derives from rlz.TorchAlgorithm (modules, optimisers "
-            "and learn(batch)) or from rlz.Algorithm (a pure update)."
+            "and learn(batch, update)) or from rlz.Algorithm (a pure update)."
         )
     return found
 
@@ -102,15 +103,30 @@ def answers_of(algo: str, values: Mapping[str, Any], env_spec: EnvSpec) -> Answe
 
     Raises
     ------
+    EnvError
+        It is for other actions; names algorithms that fit.
     ConfigError
         It cannot be made, or raises; with the user's traceback.
     """
     settings = settings_type(algo)
     code = [values[name] for name in settings.code if values.get(name)]
     if "torch" in sys.modules or not (is_own(algo) or code):
-        return make_algorithm(algo, values, env_spec).answers()
+        try:
+            return make_algorithm(algo, values, env_spec).answers()
+        except EnvError as error:
+            raise EnvError(f"{error} Algorithms that fit: {', '.join(fitting(env_spec)) or 'none'}.") from error
     own = {name: value for name, value in values.items() if name in settings.model_fields}
     return Answers.from_json(_asked(algo, "answers", {"values": own, "env_spec": env_spec.to_json()}, code))
+
+
+def fitting(env_spec: EnvSpec) -> list[str]:
+    """Names of rlz's algorithms that take the actions of an environment."""
+    found = []
+    for algo in BUILT_IN:
+        with suppress(EnvError):
+            make_algorithm(algo, {}, env_spec)
+            found.append(algo)
+    return found
 
 
 def _asked(

@@ -1,4 +1,4 @@
-"""The level at which a single-file algorithm fits: modules and optimisers as attributes, and one `learn(batch)`.
+"""The level at which a single-file algorithm fits: modules and optimisers as attributes, one `learn(batch, update)`.
 
 It runs eagerly, at once. What is an attribute is saved, restored, moved to the device and published by itself.
 """

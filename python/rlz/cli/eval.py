@@ -31,8 +31,8 @@ def evaluate(
     seeds: Annotated[
         Literal["held-out", "training"],
         typer.Option(
-            help="How episodes begin: as in no evaluation of training, or as in those, for their very figures. The "
-            "best policy was chosen by the latter, so only held-out ones say how good it is."
+            help="Reset seeds: held-out ones, which no evaluation in training used, or those of training, which give "
+            "its very figures. The best policy was chosen by the latter, so only held-out ones say how good it is."
         ),
     ] = "held-out",
     max_episode_steps: Annotated[

@@ -159,6 +159,13 @@ def _measure(run: Any, budget: float, fresh: bool, errors: Any) -> Any:
             made = kept.profile.date.replace("T", " ").rstrip("Z")
             errors.print(f"measured before ({made} UTC); --fresh measures again", style="dim", markup=False)
             return kept.profile
+    if run is not None:
+        from rlz.config.model import ask
+        from rlz.envs import inspect_env
+
+        ask(
+            run, inspect_env(run, on_note=lambda _: None)
+        )  # what cannot be made or does not fit is said before the wait
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))

@@ -12,6 +12,9 @@ from typing import Any
 from rlz.errors import EnvError
 from rlz.options.names import close, either
 
+ALIKE = 0.7
+"""Similarity from which on a registered id is suggested. Below, it shares a few letters: Hopper and Nope."""
+
 _HERE = str(Path(__file__).parent)
 
 
@@ -144,7 +147,7 @@ def _similar(name: str) -> list[str]:
             names.setdefault(stem, []).append((int(version), item))
     stem, _, asked = name.rpartition("-v") if re.search(r"-v\d+$", name) else (name, "", "")
     found = []
-    for near in [stem] if stem in names else close(stem, names):
+    for near in [stem] if stem in names else close(stem, names, least=ALIKE):
         versions = sorted(names[near], key=lambda pair: (str(pair[0]) == asked, pair[0]), reverse=True)
         found += [item for _, item in versions[:2]]
     return found[:4]

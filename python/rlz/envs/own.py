@@ -42,7 +42,7 @@ def make_own(env: str, kwargs: Mapping[str, Any]) -> "gymnasium.Env[Any, Any]":
     try:
         made = load(env)(**own)
     except ConfigError as error:
-        raise EnvError(str(error)) from error.__cause__
+        raise EnvError(f"--env {error}") from error.__cause__
     except (Exception, SystemExit) as error:
         raise EnvError(f"{name} could not be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, gymnasium.Env):

@@ -125,16 +125,16 @@ class EnvSpec:
         """Raise EnvError unless actions are a Box. `who`: the algorithm that needs that, for the message."""
         if self.discrete:
             raise EnvError(
-                f"{self.env_id} has the action_space {self._action_space}; {who} needs continuous actions (a Box). An "
-                "algorithm for choices fits, or a wrapper of your own (--wrapper) that states a Box and chooses by it."
+                f"{self.env_id} has the action_space {self._action_space}; {who} needs continuous actions (a Box). A "
+                "wrapper of your own (--wrapper) may state a Box and choose by it."
             )
 
     def require_one_choice(self, who: str) -> None:
         """Raise EnvError unless an action is one choice. `who`: the algorithm that needs that, for the message."""
         if len(self.action_choices) != 1:
             raise EnvError(
-                f"{self.env_id} has the action_space {self._action_space}; {who} needs one choice (Discrete). An "
-                "algorithm for such actions fits, or a wrapper of your own (--wrapper) that states a Discrete space."
+                f"{self.env_id} has the action_space {self._action_space}; {who} needs one choice (Discrete). A "
+                "wrapper of your own (--wrapper) may state a Discrete space."
             )
 
     @property

@@ -182,8 +182,8 @@ class ThreadTuner:
         self._said = choice
         measured = ", ".join(f"{number}: {1 / seconds:.0f}/s" for number, seconds in sorted(times.items()))
         if choice == 1:
-            return f"threads: 1, more are not faster by enough beside the other processes (updates with {measured})"
-        return f"threads: {choice} (updates with {measured})"
+            return f"threads: 1; more gain too little beside the other processes (updates by threads: {measured})"
+        return f"threads: {choice} (updates by threads: {measured})"
 
     def _watch(self) -> str | None:
         if sum(self._block) >= WATCH_S:

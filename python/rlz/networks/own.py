@@ -97,7 +97,10 @@ class OwnNetwork(TensorLayout):
 def _template(source: str, inputs: int, outputs: int) -> nn.Module:
     """One module of the class, tried on two rows; its own parameters are never used."""
     name = label(source)
-    kind = load(source)
+    try:
+        kind = load(source)
+    except ConfigError as error:
+        raise ConfigError(f"--network {error}") from error.__cause__
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             module = kind(inputs, outputs)

@@ -66,7 +66,7 @@ class Plan(Figures):
         origin = {
             "profile": "plan from the profile of this machine",
             "file": "plan from a file",
-            "defaults": f"{self.facts.get('profile', 'no profile')}: these are defaults, threads are measured live",
+            "defaults": f"{self.facts.get('profile', 'no profile')}: placed by defaults; threads are measured live",
             "off": "no plan (--plan off)",
             "serial": "serial mode has its fixed plan",
         }[self.basis]

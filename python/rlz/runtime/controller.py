@@ -321,6 +321,11 @@ class Controller:
             tracker.note(error)
         if quick:
             self._kill(f"was ended: nothing goes on without the {self.job.graph.sink.role}", self.slots)
+        elif self.streams.limiter.env_steps < self.job.graph.rule.starts:
+            # Nothing has been learned, so there is nothing to save and no reason to wait for imports.
+            board = self.streams.stats.read()
+            starting = [slot for slot in self.slots if not board[slot.place.slot][Stat.HEARTBEAT]]
+            self._kill("was still starting and was ended", starting)
         self._stop(time.monotonic())
 
     def _stop(self, now: float) -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 SEEDS = {
-    "held-out": "held out: no evaluation in training began so",
-    "training": "those of the evaluations in training, which chose the best policy: its score here is too high",
+    "held-out": "held out: reset seeds that no evaluation in training used",
+    "training": "the reset seeds of the evaluations in training, which chose the best policy: its score is too high",
 }
 """Lists of reset seeds by name, and what a report says of them."""
 

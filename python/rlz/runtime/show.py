@@ -272,12 +272,17 @@ def _logged_workers(line: dict[str, Any]) -> Iterator[str]:
         kind, _, rest = tag.partition("/")
         name, _, what = rest.partition("/")
         if kind == "workers" and what:
-            in_bytes = what.endswith("_bytes")
-            found.setdefault(name, {})[what.removesuffix("_bytes")] = _mib(value) if in_bytes else number(value)
+            found.setdefault(name, {})[what.removesuffix("_bytes")] = _with_unit(what, value)
     if found:
         yield ""
     for name, values in found.items():
         yield f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items())
+
+
+def _with_unit(what: str, value: float) -> str:
+    if what.endswith("_bytes"):
+        return _mib(int(value))
+    return f"{value:.1%}" if what.startswith(("wait_", "phase_")) or what == "resets" else number(value)
 
 
 def _events(run: Path) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlz.errors import EnvError, RlzError
+from rlz.options.names import either
 
 if TYPE_CHECKING:
     from rlz.workers.environment import Environment
@@ -22,7 +23,8 @@ NO_GL = (
     "a video needs an OpenGL library, and none works here ({reason}). On Debian or Ubuntu: install the package libegl1 "
     "and set MUJOCO_GL=egl"
 )
-NO_WRITER = "a video needs the package imageio with ffmpeg: pip install 'rlz[video]' (or 'imageio[ffmpeg]')"
+NO_WRITER = "a video needs the package imageio with ffmpeg. To install it: uv sync --extra video"
+SUFFIXES = (".mp4", ".mkv", ".mov", ".avi", ".webm", ".gif")
 MODE = "rgb_array"
 
 _OF_GL = re.compile(r"\b(lib)?(EGL|OpenGL|GLX?|OSMesa|GLEW|MUJOCO_GL|GLFW)\b|libE?GL|eglQuery|PYOPENGL", re.IGNORECASE)
@@ -34,8 +36,10 @@ def check_video(path: Path) -> None:
     Raises
     ------
     RlzError
-        A package or the folder is missing.
+        The name has another ending than those of videos, or a package or the folder is missing.
     """
+    if path.suffix.lower() not in SUFFIXES:
+        raise RlzError(f"--video {path}: expected a name that ends in {either(list(SUFFIXES))}, such as run.mp4.")
     needed = ["imageio"] if path.suffix.lower() == ".gif" else ["imageio", "imageio_ffmpeg"]
     if any(importlib.util.find_spec(name) is None for name in needed):
         raise RlzError(NO_WRITER)

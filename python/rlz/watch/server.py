@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from rlz.errors import TransportError
+from rlz.errors import ConfigError, TransportError
 from rlz.records.runs import is_running, list_runs
 from rlz.runtime.live import Live
 from rlz.runtime.signals import CHECKPOINT_SIGNAL
@@ -104,7 +104,7 @@ class Server:
             if source is None:
                 try:
                     source = Source(folder)
-                except (OSError, ValueError) as error:
+                except (OSError, ConfigError) as error:
                     raise HTTPException(422, f"the run cannot be read: {type(error).__name__}") from error
             self._sources[folder.name] = source
             while len(self._sources) > MOST_RUNS:

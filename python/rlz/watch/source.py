@@ -60,7 +60,13 @@ class Source:
     pid: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.config = tomllib.loads((self.run / "config.toml").read_text(encoding="utf-8"))
+        path = self.run / "config.toml"
+        try:
+            self.config = tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(
+                f"{path} is not TOML: {error}. It was written by the run: put it back, or remove the run."
+            ) from error
         self._lock = threading.Lock()
         self._history, self._evaluations, self._events = History(), list[Evaluation](), deque[str](maxlen=MOST_EVENTS)
         self._generation = self._event_count = 0

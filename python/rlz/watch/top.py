@@ -56,6 +56,8 @@ def top(run: Path, *, once: bool = False) -> None:
         pass
     finally:
         source.close()
+        if not console.is_terminal:
+            console.line()  # a file or pipe gets the last screen without the end of its last line
 
 
 def whole(name: str, view: View, events: list[str]) -> RenderableType:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlz.errors import CheckpointError
+from rlz.records.runs import is_running
 from rlz.runtime.live import Live
 from rlz.system.files import replace_file
 from rlz.tracking.reading import WAITS, WorkerInfo
@@ -48,9 +50,15 @@ def trace(run: Path, seconds: float, output: Path) -> Traced:
 
     Raises
     ------
+    CheckpointError
+        It has ended.
     NotServedError, NoAnswerError, TransportError
-        It does not live, does not answer, or is of another version of rlz.
+        It is just starting or ending, does not answer, or is of another version of rlz.
     """
+    if not is_running(run):
+        raise CheckpointError(
+            f"{run} has ended, and a time line is that of a live run. `rlz runs` says which ones live."
+        )
     with Live(run) as live:
         begin = time.monotonic()
         until = begin + seconds

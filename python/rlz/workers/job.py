@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlz.answers import Answers
 from rlz.config.model import ask
-from rlz.errors import GraphError, in_one_line
+from rlz.errors import ConfigError, GraphError, in_one_line
 from rlz.graph import Graph
 from rlz.placement import Place, Placement, pinned
 from rlz.references import load
@@ -143,7 +143,10 @@ def place(config: "RunConfig", graph: Graph, cores: Sequence[int] | None = None)
 
 def _own(path: str, graph: Graph, answers: Answers) -> Graph:
     """The graph that a function of the user makes of the standard one."""
-    make = load(path)
+    try:
+        make = load(path)
+    except ConfigError as error:
+        raise ConfigError(f"--graph {error}") from error.__cause__
     try:
         found = make(graph, answers)
     except GraphError:
