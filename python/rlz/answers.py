@@ -71,8 +71,9 @@ class Rollout:
     length : steps of a segment.
     batch : rows of one update.
     epochs : how often the rows of a rollout are used, each time in another order.
-    max_lag : segments whose policy is older than so many versions are dropped and counted; None: all are used. With 0
-        learning is synchronous: an environment begins a segment with a version that it has not acted with before.
+    max_lag : an environment begins a segment for each version, and so many beside; segments whose policy is older than
+        so many versions are dropped and counted. With 0 learning is synchronous: none is begun with a version that the
+        environment has acted with before. None: one beside, and all are used.
     starts : env steps with uniform random actions first.
     gamma : discount per step.
     """
@@ -84,6 +85,11 @@ class Rollout:
     max_lag: int | None = None
     starts: int = 0
     gamma: float = 0.99
+
+    @property
+    def ahead(self) -> int:
+        """Segments that an environment may begin before their turn."""
+        return 1 if self.max_lag is None else self.max_lag
 
     def updates(self, envs: int) -> int:
         """Updates of one epoch over a rollout of so many environments."""

@@ -19,7 +19,7 @@ CRITICS = ("sac", "td3", "ddpg")
 def test_the_registry_has_every_algorithm_that_can_be_chosen() -> None:
     for algo in BUILT_IN:
         found = make(algo)
-        assert isinstance(found, ActorCritic) == (algo in CRITICS)
+        assert isinstance(found, ActorCritic) == (algo in (*CRITICS, "sac-discrete"))
         assert found.checks
         assert set(found.cycle) <= {WHOLE, CRITIC}
         assert found.cycle[-1] == WHOLE

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
 from rlz.acting import make_policy
+from rlz.algorithms.optim import gradient
 from rlz.algorithms.ppo import ADAM_EPS, Ppo, PpoRows, PpoState
 from rlz.algorithms.returns import gae
 from support.rollouts import LENGTH, OBS, SEGMENTS, made, make_appo, make_rows, make_segments
@@ -171,7 +172,7 @@ def test_rows_of_a_rollout_bootstrap_from_true_final_observations(shared: bool) 
 
 def test_appo_corrects_for_the_policy_that_acted() -> None:
     """With the newest policy nothing is left to correct: rho is 1, and targets are those of PPO."""
-    appo, ppo = make_appo(gae_lambda=0.9), made(gae_lambda=0.9)
+    appo, ppo = make_appo(gae_lambda=0.9, normalize_advantage=False), made(gae_lambda=0.9)
     state = appo.init(generator(3), FLOAT)
     s = make_segments(appo)
     with torch.no_grad():
@@ -189,6 +190,26 @@ def test_appo_corrects_for_the_policy_that_acted() -> None:
     torch.testing.assert_close(
         older.advantage.view(SEGMENTS, LENGTH)[last], (rho * found.advantage.view(SEGMENTS, LENGTH))[last]
     )
+
+
+def test_actions_that_the_newest_policy_hardly_takes_teach_it_nothing() -> None:
+    """Advantages are normalised before they are weighted: behind it each would get minus the mean."""
+    appo = make_appo(vf_coef=0.0)
+    state = appo.init(generator(3), FLOAT)
+    s = make_segments(appo)
+    with torch.no_grad():
+        policy, log_std, _ = appo.net(state.net, s.obs.flatten(0, 1))
+        log_prob = appo.log_prob(policy, log_std, s.action.flatten(0, 1))[0].view(SEGMENTS, LENGTH)
+        rare = torch.zeros_like(log_prob)
+        rare[:, ::3] = 40.0  # by so much the older policy preferred them
+        rows = appo.prepare(state, s._replace(reward=s.reward + 5.0, extras={"log_prob": log_prob + rare}), 0.0)
+        share = (-rare).exp().flatten() / (-rare).exp().sum()
+        assert rows.advantage.sum().item() == pytest.approx(0.0, abs=1e-6)
+        assert (rows.advantage.square() * share).sum().item() == pytest.approx(1.0, rel=1e-6)
+        other = torch.where(rare.flatten()[:, None] > 0, rows.action + 0.5, rows.action)
+        moved = rows._replace(action=other, log_prob=appo.log_prob(policy, log_std, other)[0])
+        gradients = [gradient(appo.loss, state.net, one)[0] for one in (rows, moved)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("choices", ACTIONS)

@@ -60,8 +60,9 @@ def test_vtrace_is_the_sum_of_its_definition(lam: float) -> None:
             assert found.target[segment, start].item() == pytest.approx(expected, abs=1e-12)
         for step, end in enumerate(ends):
             follows = after[step] if end or step + 1 == len(ends) else targets[step + 1]
-            advantage = rho[step] * (reward[step] + GAMMA * follows - value[step])
+            advantage = reward[step] + GAMMA * follows - value[step]
             assert found.advantage[segment, step].item() == pytest.approx(advantage, abs=1e-12)
+            assert found.weight[segment, step].item() == pytest.approx(rho[step], abs=1e-12)
 
 
 def test_for_the_policy_that_acted_vtrace_targets_are_values_and_advantages() -> None:

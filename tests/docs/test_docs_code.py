@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 import rlz
 from rlz.api import train
+from rlz.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 SHORT = {"mode": "serial", "learning_starts": 60, "eval_every": 50, "eval_episodes": 1, "plan": "off", "compile": False}
@@ -39,7 +41,7 @@ def test_the_tutorial_gives_an_algorithm_that_trains(
     for block in blocks("own_algorithms"):
         name, _, code = block.partition("\n")
         files[name.removeprefix("# ")] = files.get(name.removeprefix("# "), "") + code
-    assert files.keys() == {"my_dqn.py", "train.py", "my_net.py"}
+    assert files.keys() == {"my_dqn.py", "train.py", "my_net.py", "my_a2c.py"}
     for name, code in files.items():
         (tmp_path / name).write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -47,6 +49,23 @@ def test_the_tutorial_gives_an_algorithm_that_trains(
     assert "MyDqn__CartPole-v1" in capsys.readouterr().out
     assert rlz.train("sac", "Pendulum-v1", network="my_net.py:Net", runs_dir="runs").status == "completed"
     sys.modules.pop("my_dqn")
+
+
+def test_the_on_policy_algorithm_of_the_tutorial_goes_on_exactly(tmp_path: Path) -> None:
+    code = next(block for block in blocks("own_algorithms") if block.startswith("# my_a2c.py"))
+    (tmp_path / "my_a2c.py").write_text(code)
+    own = ["--num-envs", "4", "--n-steps", "16", "--n-epochs", "2", "--batch-size", "32", "--mode", "serial"]
+    own += ["--eval-every", "0", "--runs-dir", str(tmp_path), "--learning-rate", "2e-3"]
+    for name, steps in (("whole", 720), ("half", 360)):
+        algorithm = f"{tmp_path / 'my_a2c.py'}:MyA2c"
+        assert main(["train", algorithm, "--env", "CartPole-v1", *own, "-n", str(steps), "--name", name]) == 0
+    assert main(["train", "--resume", str(tmp_path / "half"), "-n", "720"]) == 0
+    whole, half = (
+        load_file(tmp_path / name / "checkpoints" / "latest" / "learner.safetensors") for name in ("whole", "half")
+    )
+    assert whole["updates"] == 720 // 64 * 4
+    assert whole.keys() == half.keys()
+    assert all((tensor == half[name]).all() for name, tensor in whole.items())
 
 
 def test_the_commands_of_the_tutorial_name_what_exists(tmp_path: Path) -> None:

@@ -105,13 +105,14 @@ def test_the_gate_is_met(tmp_path, algo, seed):
 
 @pytest.mark.learn
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_pole_is_balanced_within_100_000_steps(tmp_path, seed):
+@pytest.mark.parametrize("algo", ["ppo", "appo"])
+def test_a_pole_is_balanced_within_100_000_steps(tmp_path, algo, seed):
     """By the policy at the end, on 100 starts that training did not see."""
-    run = train(tmp_path, "ppo", "--seed", str(seed), env="CartPole-v1")
+    run = train(tmp_path, algo, "--seed", str(seed), env="CartPole-v1")
     with (run / "evaluations.csv").open() as file:
         curve = [float(row["return_mean"]) for row in csv.DictReader(file)]
     mean = score(run)
-    print(f"\nppo, seed {seed}: {mean:.1f} over 100 episodes; curve {np.round(curve, 0).tolist()}")
+    print(f"\n{algo}, seed {seed}: {mean:.1f} over 100 episodes; curve {np.round(curve, 0).tolist()}")
     assert mean == 500.0
 
 

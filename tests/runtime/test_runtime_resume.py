@@ -52,6 +52,10 @@ def run(folder: Path, name: str, steps: int, workers: Any = FAKE, **values: Any)
         ("Pendulum-v1", {"normalize_obs": True, "normalize_reward": True}),
         # Without schedules, which follow the length that a run was given.
         ("CartPole-v1", {**DQN, "exploration_fraction": 0.0, "prioritized": True, "priority_beta": 1.0}),
+        (
+            "CartPole-v1",
+            {**DQN, "exploration_fraction": 0.0, "normalize_obs": True, "normalize_reward": True, "env_groups": 2},
+        ),
         ("Pendulum-v1", {"inference": "central", "env_groups": 2}),
         ("Pendulum-v1", {"device": "auto", "devices": ("cpu", "cpu"), "updates_per_launch": 8}),
     ],

@@ -33,6 +33,7 @@ def check_equal(one: Checkpoint, other: Checkpoint) -> None:
         {"env": "Pendulum-v1", "target_kl": 0.01},
         {"algo": "appo", "env": "Pendulum-v1", "shared_network": True},
         {"env": "Pendulum-v1", "normalize_obs": True, "normalize_reward": True},
+        {"algo": "appo", "normalize_obs": True, "normalize_reward": True, "env_groups": 2},
     ],
 )
 def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -46,6 +47,24 @@ def test_n_and_n_steps_are_two_n_steps_bit_for_bit(tmp_path: Path, options: dict
     assert resumed.rng == whole.rng
     assert resumed.workers == whole.workers
     assert resumed.version == whole.version == 8
+
+
+def test_groups_that_are_not_equally_far_go_on_exactly(tmp_path: Path) -> None:
+    """Two of two environments each: after 122 steps the first has one more in its open segments than the second."""
+    options = {"num_envs": 4, "env_groups": 2}
+    whole = newest_checkpoint(run(tmp_path, "whole", 244, **options))
+    parts = run(tmp_path, "parts", 122, **options)
+    assert resume(parts, {"total_timesteps": 244}, quiet=True) == 0
+    resumed = newest_checkpoint(parts)
+    check_equal(whole, resumed)
+    assert resumed.workers == whole.workers
+
+
+def test_environments_that_are_not_equally_far_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """After 121 steps the first of two has an open segment with a step more; both begin another one."""
+    parts = run(tmp_path, "parts", 121)
+    assert resume(parts, {"total_timesteps": 240}, quiet=True) == 0
+    assert newest_checkpoint(parts).updates == 6 * 8  # 119 steps are three rollouts and a part
 
 
 def test_one_sampler_process_learns_what_serial_mode_learns(tmp_path: Path) -> None:

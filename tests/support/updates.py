@@ -107,7 +107,7 @@ def farthest(pairs: list[tuple[Tensor, Tensor]]) -> float:
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 
-CHOOSING = {"dqn": (3,)}
+CHOOSING = {"dqn": (3,), "sac-discrete": (3,)}
 """Algorithms that need choices, and how many they get here."""
 
 

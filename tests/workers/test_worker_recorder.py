@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlz._native import TrajectoryQueue
+from rlz._native import ParameterStore, TrajectoryQueue
 from rlz.answers import Field
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import WaitTimeoutError
-from rlz.workers.recorder import SegmentRecorder, Steps
+from rlz.workers.recorder import ALL, SegmentRecorder, Steps
 
 EXTRAS: tuple[Field, ...] = (("log_prob", "f32", ()), ("state", "f32", (2,)))
 SPACES = EnvSpec(
@@ -23,22 +23,32 @@ SPACES = EnvSpec(
     max_episode_steps=None,
 )
 LENGTH = 4
+EACH = slice(0, 1), slice(1, 2)
 
 
 class Run:
     """A queue, a recorder of two environments, and steps numbered 1, 2, ... in each."""
 
-    def __init__(self, slots: int = 8) -> None:
+    def __init__(self, slots: int = 8, ahead: int = 9, groups: tuple[slice, ...] = EACH) -> None:
         fields = [*SPACES.segment_fields(), *EXTRAS]
         queue = [(name, dtype, (LENGTH, *shape)) for name, dtype, shape in fields]
         self.queue = TrajectoryQueue.create(queue, slots=slots, run_id=1)
         self.consumer = self.queue.consumer(worker=5)
         self.at = [0, 0]
+        self.parameters = ParameterStore.create([("weight", "f32", (1,))], run_id=1)
+        self.publisher = self.parameters.publisher(worker=1)
+        self.ahead, self.groups = ahead, groups
         self.begin(worker=3)
 
     def begin(self, worker: int) -> None:
         self.steps = Steps(2, SPACES, EXTRAS)
-        self.recorder = SegmentRecorder(self.queue.producer(worker=worker), [7, 9], self.steps, LENGTH)
+        self.recorder = SegmentRecorder(
+            *(self.queue.producer(worker=worker), [7, 9], self.steps, LENGTH),
+            *(self.parameters.subscriber(worker=worker), self.ahead, self.groups),
+        )
+
+    def publish(self) -> None:
+        self.publisher.publish(np.zeros(4, np.uint8), env_steps=0, updates=0)
 
     def step(self, i: int, *, terminated: bool = False, truncated: bool = False, version: int = 1) -> None:
         steps, n = self.steps, self.at[i] + 1
@@ -132,3 +142,51 @@ def test_an_environment_that_was_lost_ends_its_episode_as_truncated() -> None:
     fields, other = run.pop()[0], run.pop()[0]
     assert fields["truncated"].tolist() == [False, True, False, False]
     assert (other["terminated"][0], other["truncated"].any()) == (True, False)
+
+
+def test_an_environment_keeps_the_pace_of_the_learner() -> None:
+    """One segment for every version and one ahead, however many versions there were before: never older by more."""
+    run = Run(ahead=1)
+    begun = []
+    for version in (1, 2, 3, 4):
+        run.publish()
+        while run.recorder.room(0.0):
+            begun.append(version)
+            for _ in range(LENGTH):
+                run.step(0, version=version)
+                run.step(1, version=version)
+    assert begun == [1, 1, 2, 3, 4]
+
+
+def test_a_version_that_is_older_than_the_newest_is_followed_by_another_segment() -> None:
+    """A server acts with it still. Its segment is dropped, so nobody else would make the next version come."""
+    run = Run(ahead=0)
+    run.publish()
+    for _ in range(LENGTH):
+        run.step(0, version=1)
+        run.step(1, version=1)
+    assert not run.recorder.room(0.0)
+    run.publish()
+    for version in (1, 2):
+        assert run.recorder.room(0.0)
+        for _ in range(LENGTH):
+            run.step(0, version=version)
+            run.step(1, version=version)
+    assert not run.recorder.room(0.0)
+
+
+@pytest.mark.parametrize(("groups", "kept"), [(EACH, 4), ((ALL,), 0)])
+def test_open_segments_are_dropped_where_environments_would_wait_for_each_other(
+    groups: tuple[slice, ...], kept: int
+) -> None:
+    run = Run(ahead=0, groups=groups)
+    run.publish()
+    for _ in range(3):
+        run.step(0)
+    run.step(1)
+    state = run.recorder.state()
+    run.recorder.close()
+    run.begin(worker=4)
+    run.recorder.restore(state)
+    assert run.recorder.open == kept
+    assert all(run.recorder.room(0.0, rows) for rows in groups)

@@ -141,10 +141,13 @@ class ActorCritic(Algorithm[S]):
 
     def target_q(self, critic: Tensor, obs: Tensor, action: Tensor, noise: Tensor) -> Tensor:
         """Minimum of the target's critics: [batch]. `noise` as `noise_rows` says."""
-        q = self.q_values(critic, obs, action)
+        return self.least(self.q_values(critic, obs, action), noise)
+
+    def least(self, q: Tensor, noise: Tensor) -> Tensor:
+        """Minimum over the target's critics of what all of them say, [critics, batch, ...]: [batch, ...]."""
         if self.target_critics:
             # Independent numbers of one distribution: each subset is as likely as any other to have the largest.
-            drawn = noise[len(obs) :].flatten()[: self.critic.members].topk(self.target_critics).indices
+            drawn = noise[q.shape[1] :].flatten()[: self.critic.members].topk(self.target_critics).indices
             q = q[drawn]
         return q.amin(0)
 

@@ -4,6 +4,10 @@ Everything else is PPO's. When a rollout begins, the learner's newest policy giv
 the actions that were taken; V-trace makes value targets and advantages of them, with both importance weights clipped
 at 1. The clipped objective then keeps the updates near that newest policy, not near the older ones that acted. So the
 first gradient of a rollout is IMPALA's, and with segments of the newest policy there is nothing to correct.
+
+Advantages are normalised over the rollout before they are weighted. An action that the newest policy hardly takes has a
+weight near 0. If the mean were subtracted behind the weight, such an action would get minus the mean for an advantage,
+and its gradient, that of the logarithm of a small probability, would be among the largest of all.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ class AppoSettings(PpoSettings):
     n_steps: Integer = changed(PpoSettings, "n_steps", 128)
     n_epochs: Integer = changed(PpoSettings, "n_epochs", 2)
     max_policy_lag: Integer | None = changed(
-        PpoSettings, "max_policy_lag", None, shown="any; the queue has room for two rollouts"
+        PpoSettings, "max_policy_lag", None, shown="one rollout ahead, none dropped"
     )
     gae_lambda: Number = changed(
         PpoSettings, "gae_lambda", 1.0, help="Of V-trace: 0 trusts the values, 1 the rewards of the rollout."
@@ -33,6 +37,7 @@ class Appo(Ppo[AppoSettings]):
     """See the module's text."""
 
     Settings: ClassVar[type[AppoSettings]] = AppoSettings
+    normalizes_batches = False
 
     def prepare(self, state: PpoState, segments: Segments, done: float) -> PpoRows:
         """Rows with V-trace's targets and advantages for the policy that the updates begin with."""
@@ -45,4 +50,10 @@ class Appo(Ppo[AppoSettings]):
             *(s.reward, value, next_value, s.terminated | s.truncated, ratio),
             *(self.settings.gamma, self.settings.gae_lambda),
         )
-        return self.rows(state, s, log_prob, found.advantage, found.target, value, done)
+        advantage, weight = found.advantage, found.weight
+        if self.settings.normalize_advantage:
+            # Weighted means are those of the newest policy.
+            share = weight / (weight.sum() + 1e-8)
+            advantage = advantage - (share * advantage).sum()
+            advantage = advantage / ((share * advantage.square()).sum().sqrt() + 1e-8)
+        return self.rows(state, s, log_prob, weight * advantage, found.target, value, done)

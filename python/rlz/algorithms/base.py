@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from rlz.algorithms.settings import Settings
+from rlz.algorithms.settings import RolloutSettings, Settings
 from rlz.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.errors import CheckpointError, ConfigError
 from rlz.lazy import Lazy
@@ -134,7 +134,9 @@ class Algorithm(Generic[S]):
     # -- asked before a run, without torch -------------------------------------------------------------------------
 
     def data(self) -> Replay | Rollout:
-        """What it learns from; by default what its settings say, on rows of the environment's transitions."""
+        """What it learns from; by default what its settings say: transitions, or segments with the policy's extras."""
+        if isinstance(self.settings, RolloutSettings):
+            return self.settings.data((*self.spaces.segment_fields(), *self.policy().extras))
         return self.settings.data(tuple(self.spaces.fields()))
 
     def policy(self) -> PolicySpec:
@@ -184,7 +186,7 @@ class Algorithm(Generic[S]):
 
         Parameters
         ----------
-        state : before the first update on these rows.
+        state : before the first update on these rows; None for a `TorchAlgorithm`, which is its own.
         segments : of one rollout.
         done : part of the run that is over, 0 to 1.
         """

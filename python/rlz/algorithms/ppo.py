@@ -11,8 +11,10 @@ optimization"), numbered (13 for all, 9 for continuous actions); defaults and fo
 - 10 one loss: objective, entropy bonus, value;  11 the norm of all gradients together is clipped at 0.5;
 - 12 approximate KL divergence ((r - 1) - log r) and clip fraction are measured, and a target ends a rollout's updates;
 - 13 policy and value have networks of their own, or share one;
-- continuous: the mean depends on the observation, log_std does not; components are independent; the environment gets
-  the action clipped to its bounds, the rollout keeps it as it was drawn. Deviations are in units of half of its range.
+- continuous: 1 a Gaussian whose mean depends on the observation;  2 log_std does not;  3 components are independent;
+  4 as 13 above;  5 the environment gets the action clipped to its bounds, the rollout keeps it as it was drawn;
+  6-9 observations and rewards are normalised and clipped by --normalize-obs and --normalize-reward
+  (`rlz.learning.normalizer`). Deviations are in units of half of an action's range.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from rlz.algorithms.base import WHOLE, Algorithm, Outcome, Segments
 from rlz.algorithms.optim import adam, clipped, gradient
 from rlz.algorithms.returns import gae
 from rlz.algorithms.settings import MlpSettings, RolloutSettings, Widths, scheduled
-from rlz.answers import PolicySpec, Rollout
+from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
 from rlz.networks.distributions import categorical, gaussian
 from rlz.networks.mlp import Mlp
@@ -134,6 +136,8 @@ class Ppo(Algorithm[S]):
     batch_type = PpoRows
     metrics = "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"
     checks = "loss", "gradient"
+    normalizes_batches: ClassVar[bool] = True
+    """Advantages are normalised in each update; else in `prepare`."""
 
     def __init__(self, settings: S, spaces: EnvSpec) -> None:
         super().__init__(settings, spaces)
@@ -147,10 +151,6 @@ class Ppo(Algorithm[S]):
             None if shared else Mlp("critic", spaces.obs_dim, settings.hidden, 1, *shape),
             0 if self.choices else spaces.action_dim,
         )
-
-    def data(self) -> Rollout:
-        """Segments that keep the probabilities of their actions."""
-        return self.settings.data((*self.spaces.segment_fields(), *self.policy().extras))
 
     def policy(self) -> PolicySpec:
         """The policy, which Rust runs. Values are the learner's own business: it has the newest network."""
@@ -228,7 +228,7 @@ class Ppo(Algorithm[S]):
         policy, log_std, value = self.net(net, b.obs)
         log_prob, entropy = self.log_prob(policy, log_std, b.action)
         advantage = b.advantage
-        if s.normalize_advantage and len(advantage) > 1:
+        if s.normalize_advantage and self.normalizes_batches and len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         log_ratio = log_prob - b.log_prob
         ratio = log_ratio.exp()

@@ -35,6 +35,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "td3": "rlz.algorithms.td3:Td3",
         "ddpg": "rlz.algorithms.ddpg:Ddpg",
         "dqn": "rlz.algorithms.dqn:Dqn",
+        "sac-discrete": "rlz.algorithms.sac_discrete:SacDiscrete",
         "ppo": "rlz.algorithms.ppo:Ppo",
         "appo": "rlz.algorithms.appo:Appo",
     }

@@ -33,7 +33,8 @@ class VTrace(NamedTuple):
     """See `vtrace`."""
 
     target: Tensor  # of the value
-    advantage: Tensor  # of the action, weighted for the policy that took it
+    advantage: Tensor  # of the action
+    weight: Tensor  # of the advantage in a gradient: rho, for the policy that took the action
 
 
 def vtrace(
@@ -42,7 +43,7 @@ def vtrace(
     """Value targets and advantages of a policy, from segments of an older one.
 
     Espeholt et al. 2018 (arXiv 1802.01561): equation 1 with remark 2 (lambda) and both clips at 1; the advantage is
-    that of section 4.2, rho * (r + gamma v_next - V).
+    that of section 4.2, r + gamma v_next - V, and its weight rho.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def vtrace(
     last[:, -1] = True
     after = torch.cat([target[:, 1:], next_value[:, -1:]], 1)
     next_target = torch.where(ends | last, next_value, after)
-    return VTrace(target, rho * (reward + gamma * next_target - value))
+    return VTrace(target, reward + gamma * next_target - value, rho)
 
 
 def _accumulated(delta: Tensor, decay: Tensor) -> Tensor:

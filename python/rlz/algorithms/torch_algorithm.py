@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlz.acting.rules import Rule, as_rule
-from rlz.algorithms.base import Algorithm, Batch
-from rlz.algorithms.settings import ReplaySettings
-from rlz.answers import Answers, PolicySpec
+from rlz.algorithms.base import Algorithm, Batch, Segments
+from rlz.algorithms.settings import LearningSettings, ReplaySettings
+from rlz.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.errors import CheckpointError, ConfigError
 from rlz.lazy import Lazy
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     torch = Lazy("torch")
 
-S = TypeVar("S", bound=ReplaySettings)
+S = TypeVar("S", bound=LearningSettings)
 
 TD_ERRORS = "td_errors"
 """What `learn` gives under this name are |TD errors| [batch], for prioritised replay; they are no metric."""
@@ -41,6 +41,8 @@ class TorchAlgorithm(Algorithm[S]):
       `actor()` names another.
     - `learn(batch, update)`: one update, numbered from 1; gives its metrics by name, any names, each a number or a
       0-d tensor. With `--prioritized` it also gives "td_errors" [batch].
+    - `prepare(state, segments, done)`, where `Settings` are `rlz.RolloutSettings`: the rows of a rollout, made once of
+      its `Segments`, without gradients; `learn` gets batches of them. `state` is None.
 
     Saved and restored are attributes that are modules, optimisers, schedulers (anything with a `state_dict`), tensors
     and numbers. `settings.learning_rate` may be text such as lin_3e-4: make optimisers with `self.learning_rate`, where
@@ -58,7 +60,7 @@ class TorchAlgorithm(Algorithm[S]):
         Of the modules and of every batch.
     """
 
-    Settings: ClassVar[type[ReplaySettings]] = ReplaySettings
+    Settings: ClassVar[type[LearningSettings]] = ReplaySettings
     acting: ClassVar[Rule | Callable[[EnvSpec], nn.Module]]
 
     def __init__(self, settings: S, spaces: EnvSpec) -> None:
@@ -71,7 +73,7 @@ class TorchAlgorithm(Algorithm[S]):
         """Make modules and optimisers, as attributes."""
         raise NotImplementedError(f"{type(self).__name__} has no setup()")
 
-    def learn(self, batch: Batch, update: int) -> Mapping[str, Any]:
+    def learn(self, batch: Any, update: int) -> Mapping[str, Any]:
         """One update, numbered from 1; gives its metrics by name."""
         raise NotImplementedError(f"{type(self).__name__} has no learn(batch, update)")
 
@@ -102,19 +104,25 @@ class TorchAlgorithm(Algorithm[S]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.setup()
-            found = self.learn(self._zeros(data.batch), 1)
+            found = self.learn(self._zeros(data), 1)
         if not isinstance(found, Mapping):
             given = type(found).__name__
             raise ConfigError(f"{type(self).__name__}.learn gave a {given}, expected metrics by name: {{'loss': ...}}")
         measured = (name for name in found if name != TD_ERRORS)
         return Answers(data, self.policy(), tuple(dict.fromkeys((*self.metrics, *measured))))
 
-    def _zeros(self, rows: int) -> Batch:
-        spaces = self.spaces
+    def _zeros(self, data: Replay | Rollout) -> Any:
+        spaces, rows = self.spaces, data.batch
         obs = torch.zeros(rows, *spaces.obs_shape)
         action = torch.zeros(rows, spaces.action_dim, dtype=torch.int64 if spaces.discrete else torch.float32)
-        weight = torch.ones(rows) if self.settings.prioritized else None
-        return Batch(obs, action, obs.clone(), torch.zeros(rows), torch.ones(rows), weight)
+        if isinstance(data, Replay):
+            weight = torch.ones(rows) if data.priority is not None else None
+            return Batch(obs, action, obs.clone(), torch.zeros(rows), torch.ones(rows), weight)
+        obs, ends = obs.view(rows, 1, -1), torch.zeros(rows, 1, dtype=torch.bool)
+        extras = {name: torch.zeros(rows, 1, *shape) for name, _, shape in self.policy().extras}
+        steps = Segments(obs, action.unsqueeze(1), obs.clone(), torch.zeros(rows, 1), ends, ends.clone(), extras)
+        with torch.no_grad():
+            return self.prepare(None, steps, 0.0)
 
     def in_precision(self, precision: str) -> TorchAlgorithm[S]:
         """Itself; what its modules compute in is their own business."""

@@ -15,6 +15,8 @@ from rlz.acting.flat import pack
 from rlz.algorithms.base import Batch
 from rlz.algorithms.torch_algorithm import TD_ERRORS, TorchAlgorithm
 from rlz.errors import ConfigError, NonFiniteError
+from rlz.learning.compiled import Layout
+from rlz.learning.launches import Rows
 from rlz.learning.metrics import Means
 from rlz.learning.threads import ThreadTuner, tuner
 from rlz.system.cores import cores
@@ -30,6 +32,8 @@ class Modules:
     seed : of torch's own generator during updates.
     threads : CPU threads, as in `EnginePlan`; `fixed`: one.
     done : updates before.
+    layout : of the fields of every batch.
+    rows : that `launch` draws from.
     """
 
     UPDATES = "updates"
@@ -48,8 +52,12 @@ class Modules:
         fixed: bool,
         done: int,
         log: Callable[[str], None],
+        layout: tuple[Layout, ...],
+        rows: Rows | None,
     ) -> None:
         self._algorithm = algorithm
+        self._batch_size = layout[0][0][0]
+        self._rows = rows
         self._metrics = metrics
         self._done = done
         self._log = log
@@ -80,7 +88,16 @@ class Modules:
     def start(self) -> None:
         """Nothing has to be prepared."""
 
-    def update(self, batch: Batch, learning_rate: float) -> Tensor | None:
+    def launch(self, count: int, learning_rate: float) -> None:
+        """`count` updates on rows on the device. Raises as `update`."""
+        assert self._rows is not None, "modules without rows on their device"
+        indices = torch.zeros(count, self._batch_size, dtype=torch.int64)
+        with self._drawing():
+            self._rows.draw(indices, torch.default_generator)
+        for chosen in indices.to(self._algorithm.device):
+            self.update(self._rows.gather(chosen), learning_rate)
+
+    def update(self, batch: Any, learning_rate: float) -> Tensor | None:
         """One update; |TD errors| [batch] where `learn` gives them.
 
         Raises
@@ -102,10 +119,13 @@ class Modules:
             torch.set_num_threads(self._tuner.threads)
         if line is not None:
             self._log(line)
-        return None if errors is None or batch.weight is None else errors.detach()
+        return None if errors is None or getattr(batch, "weight", None) is None else errors.detach()
 
     def check(self) -> None:
         """Nothing is in flight."""
+
+    def settle(self) -> None:
+        """Modules keep their state themselves."""
 
     def take_metrics(self) -> Tensor:
         """Means since the last call, NaN for what was not measured."""

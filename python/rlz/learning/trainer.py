@@ -154,6 +154,8 @@ class ModuleState:
             fixed=place.plan.fixed,
             done=self._done,
             log=place.log,
+            layout=place.layout,
+            rows=place.replay,
         )
 
 

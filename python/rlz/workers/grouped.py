@@ -56,12 +56,12 @@ class GroupedSampler(Sampler):
         self._idle: deque[_Group] = deque()  # that need step indices, the one first that has none for longest
         self._ready: deque[_Group] = deque()  # whose actions are chosen
         self._asked: dict[int, _Group] = {}  # that wait for answers
-        for number, numbers in enumerate(self._split(spec)):
-            rows = slice(numbers[0], numbers[-1] + 1)
+        for number, rows in enumerate(self._groups(spec)):
+            lanes = self._lanes[rows]
             self._idle.append(
                 _Group(
-                    *(number, rows, [self._lanes[i] for i in numbers], self._tickets[rows]),
-                    self._obs[rows].reshape(len(numbers), *shape),
+                    *(number, rows, lanes, self._tickets[rows]),
+                    self._obs[rows].reshape(len(lanes), *shape),
                     self._actions[rows],
                     {name: values[rows] for name, values in (self._extras or {}).items()},
                 )
@@ -87,20 +87,32 @@ class GroupedSampler(Sampler):
                 return True
         return self._streams.limiter.state == RUNNING
 
+    def state(self) -> dict[str, Any]:
+        """See `Sampler`. The order of the groups is that in which they draw random numbers."""
+        waiting = [*self._idle, *self._ready, *self._asked.values()]
+        return {**super().state(), "groups": [group.number for group in waiting]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `Sampler`; other groups keep their own order."""
+        super().restore(state)
+        order = {number: at for at, number in enumerate(state.get("groups", ()))}
+        self._idle = deque(sorted(self._idle, key=lambda group: order.get(group.number, len(order))))
+
     def close(self) -> None:
         """See `Sampler`."""
         if isinstance(self._policy, RemotePolicy):
             self._policy.close()
         super().close()
 
-    def _split(self, spec: WorkerSpec) -> list[tuple[int, ...]]:
-        return split_lanes(len(spec.lanes), min(spec.run_config().env_groups, len(spec.lanes)))
+    def _groups(self, spec: WorkerSpec) -> tuple[slice, ...]:
+        found = split_lanes(len(spec.lanes), min(spec.run_config().env_groups, len(spec.lanes)))
+        return tuple(slice(numbers[0], numbers[-1] + 1) for numbers in found)
 
     def _make_policy(self, policy: PolicySpec, seed: np.random.SeedSequence) -> Any:
         spec, streams = self._spec, self._streams
         if not streams.graph.of_kind("inference", spec.node().gives):
             return make_policy(policy, seed)
-        groups = [[spec.lanes[i] for i in numbers] for numbers in self._split(spec)]
+        groups = [list(spec.lanes[rows]) for rows in self._groups(spec)]
         client = streams.inference.client(groups, worker=spec.worker_id)
         return RemotePolicy(spec.environment(), client, seed.spawn(3)[2])  # a policy has the first two
 

@@ -151,18 +151,19 @@ class TransitionRecorder:
 
 @dataclass
 class _Segment:
-    """One that is being filled, and the version of its first step."""
+    """One that is being filled, the version of its first step, and how many more may be begun with that version."""
 
     fields: dict[str, NDArray[Any]]
+    leave: int
     length: int = 0
     version: int = 0
 
     def state(self) -> dict[str, Any]:
         steps = {name: values[: self.length].tobytes().hex() for name, values in self.fields.items()}
-        return {"length": self.length, "version": self.version, "fields": steps}
+        return {"length": self.length, "version": self.version, "leave": self.leave, "fields": steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.length, self.version = state["length"], state["version"]
+        self.length, self.version, self.leave = state["length"], state["version"], state["leave"]
         for name, values in self.fields.items():
             flat = np.frombuffer(bytes.fromhex(state["fields"][name]), values.dtype)
             values[: self.length] = flat.reshape(self.length, *values.shape[1:])
@@ -178,10 +179,11 @@ class SegmentRecorder:
     The note of a segment is `version << 32 | lane`; the version is that of its first step, the oldest in it. Segments
     of a lane arrive in their order. Steps that are open at the end of the run are dropped.
 
-    In synchronous learning an environment begins a segment only when there is a version with which it has begun none.
-    The next version comes when a segment of every environment has been learned from, so all steps of a segment are of
-    one version, and nobody waits for ever: whatever is dropped or lost, with the newest version every environment may
-    begin one.
+    Every version is leave for one segment of each environment, and `ahead` further ones may be begun before it: an
+    environment keeps the pace of the learner, so policies are not older than the overlap of acting and learning needs.
+    With none ahead learning is synchronous: the next version comes when a segment of every environment has been learned
+    from, so all steps of a segment are of one version. Nobody waits for ever: whatever is dropped or lost, with the
+    newest version every environment may begin a segment.
 
     Parameters
     ----------
@@ -189,7 +191,9 @@ class SegmentRecorder:
     lanes : of the environments.
     steps : arrays that the sampler writes.
     length : steps of a segment.
-    parameters : for versions, in synchronous learning; None: nobody waits for them.
+    parameters : that the environments act with.
+    ahead : segments that an environment may begin before their turn; 0: learning is synchronous.
+    groups : of environments that step together.
     """
 
     def __init__(
@@ -198,12 +202,16 @@ class SegmentRecorder:
         lanes: Sequence[int],
         steps: Steps,
         length: int,
-        parameters: Subscriber | None = None,
+        parameters: Subscriber,
+        ahead: int = 0,
+        groups: Sequence[slice] = (ALL,),
     ) -> None:
         self._producer = producer
         self._lanes = list(lanes)
         self._length = length
         self._parameters = parameters
+        self._most = ahead + 1
+        self._groups = groups
         self._between = True  # some environment may be between two segments, or have a full one that found no room
         spec, extras = steps.env_spec, steps.extras
         shape = spec.obs_shape
@@ -218,8 +226,9 @@ class SegmentRecorder:
         ]
         kept = {name: (values.shape[1:], values.dtype) for name, values in extras.items()}
         own = {name: (shape, numpy_dtype(dtype)) for name, dtype, shape in spec.segment_fields()}
+        arrays = {**own, **kept}.items()
         self._segments = [
-            _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in {**own, **kept}.items()})
+            _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in arrays}, self._most)
             for _ in self._lanes
         ]
 
@@ -236,8 +245,8 @@ class SegmentRecorder:
             for lane, segment in zip(self._lanes[rows], self._segments[rows], strict=True):
                 if segment.length == self._length:
                     self._put(lane, segment, timeout)
-            used = [segment.version for segment in self._segments[rows] if segment.length == 0]
-            if used and self._parameters is not None:
+            used = [segment.version for segment in self._segments[rows] if segment.length == 0 == segment.leave]
+            if used:
                 self._parameters.wait_newer(max(used), timeout=timeout)
         except WaitTimeoutError:
             return False
@@ -249,6 +258,8 @@ class SegmentRecorder:
         segment = self._segments[i]
         at, fields = segment.length, segment.fields
         if at == 0:
+            gained = segment.leave + version - segment.version
+            segment.leave = max(min(gained, self._most), 1) - 1  # a server may act with a version that has no leave
             segment.version = version
         for name, value in self._sources[i].items():
             fields[name][at] = value
@@ -283,10 +294,12 @@ class SegmentRecorder:
         for segment, saved in zip(self._segments, state["segments"], strict=False):
             segment.restore(saved)
         self._between = True
-        if self._parameters is not None and len({segment.length % self._length for segment in self._segments}) > 1:
-            # They would wait for each other: one for the next version, which comes when the others are as far.
-            for segment in self._segments:
-                segment.length = 0
+        for rows in self._groups:
+            group = self._segments[rows]
+            if len({segment.length % self._length for segment in group}) > 1:
+                # They would wait for each other: one for the next version, which comes when the others are as far.
+                for segment in group:
+                    segment.length, segment.leave = 0, self._most
 
     def _put(self, lane: int, segment: _Segment, timeout: float | None) -> None:
         self._producer.put(timeout=timeout, note=segment.version << LANE_BITS | lane, **segment.fields)
@@ -299,7 +312,8 @@ def make_recorder(
     env_spec: EnvSpec,
     lanes: Sequence[int],
     worker: int,
-    parameters: Subscriber | None = None,
+    parameters: Subscriber,
+    groups: Sequence[slice] = (ALL,),
 ) -> tuple[Recorder, Steps]:
     """The recorder of what an algorithm learns from, and the arrays that it takes steps from.
 
@@ -310,6 +324,7 @@ def make_recorder(
     env_spec : of the environments.
     lanes, worker : of the sampler.
     parameters : that it acts with.
+    groups : of its environments, those that step together.
 
     Raises
     ------
@@ -326,5 +341,5 @@ def make_recorder(
         names = ", ".join(name for name, _, _ in extras)
         raise ConfigError(f"segments keep {names}, which uniform actions have not: starts is {data.starts}, expected 0")
     steps = Steps(len(lanes), env_spec, extras)
-    waits_for = parameters if data.max_lag == 0 else None
-    return SegmentRecorder(streams.queue.producer(worker=worker), lanes, steps, data.length, waits_for), steps
+    producer = streams.queue.producer(worker=worker)
+    return SegmentRecorder(producer, lanes, steps, data.length, parameters, data.ahead, groups), steps

@@ -16,9 +16,10 @@ from rlz.algorithms.torch_algorithm import TorchAlgorithm
 from rlz.answers import Rollout
 from rlz.config.seeds import Role
 from rlz.dtypes import numpy_dtype
-from rlz.errors import CheckpointError, ConfigError, WaitTimeoutError
+from rlz.errors import CheckpointError, WaitTimeoutError
 from rlz.learning.batches import KEPT
 from rlz.learning.engine import Engine
+from rlz.learning.modules import Modules
 from rlz.learning.rollout_rows import RolloutRows
 from rlz.learning.trainer import Trainer
 from rlz.system.notices import notice
@@ -50,8 +51,6 @@ class RolloutUpdates:
     batch: Any = None
 
     def __init__(self, parts: Parts, data: Rollout) -> None:
-        if isinstance(parts.algorithm, TorchAlgorithm):
-            raise ConfigError(f"{type(parts.algorithm).__name__} learns from segments, which needs a pure update")
         self._parts = parts
         self._data = data
         self._segments = parts.config.num_envs
@@ -112,7 +111,7 @@ class RolloutUpdates:
 
     def make(self, most: int, learning_rate: float, timeout: float | None) -> int:
         """See `Updates`: one epoch."""
-        assert isinstance(self._trainer, Engine)
+        assert isinstance(self._trainer, Engine | Modules)
         self._parts.stats.enter(Stat.UPDATE_S)
         self._trainer.launch(most, learning_rate)
         self._epochs_left -= 1
@@ -173,7 +172,7 @@ class RolloutUpdates:
                 values[:] = values[order]
         self._lag = float(self._lags(self._notes).mean())
         limiter, trainer = self._parts.streams.limiter, self._trainer
-        assert isinstance(trainer, Engine)
+        assert isinstance(trainer, Engine | Modules)
         segments = segments_of(self._fields, self._parts.devices[0])
         if self._parts.normalizer is not None:
             # By the statistics that these steps were acted with; the policy that learns from them gets the next ones.
@@ -226,6 +225,8 @@ def zero_rows(algorithm: Algorithm[Any], fields: Fields, rows: int) -> Any:
     """
     zeros = {name: np.zeros((rows, 1, *shape[1:]), numpy_dtype(dtype)) for name, dtype, shape, _ in fields}
     with torch.no_grad():
+        if isinstance(algorithm, TorchAlgorithm):
+            return algorithm.prepare(None, segments_of(zeros, torch.device(algorithm.device)), 0.0)
         state = algorithm.init(torch.Generator().manual_seed(0))
         return algorithm.prepare(state, segments_of(zeros, torch.device("cpu")), 0.0)
 

@@ -63,7 +63,7 @@ class Sampler:
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         count = len(self._lanes)
         self._recorder, steps = make_recorder(
-            *(answers, streams, env_spec, self._lanes, spec.worker_id, self._subscriber)
+            *(answers, streams, env_spec, self._lanes, spec.worker_id, self._subscriber, self._groups(spec))
         )
         self._segments = isinstance(data, Rollout)
         self._folds = not isinstance(data, Replay) or data.n_step > 1
@@ -231,6 +231,10 @@ class Sampler:
 
     def _make_policy(self, policy: "PolicySpec", seed: np.random.SeedSequence) -> Policy:
         return make_policy(policy, seed)
+
+    def _groups(self, spec: WorkerSpec) -> tuple[slice, ...]:
+        """Environments that step together."""
+        return (slice(0, len(spec.lanes)),)
 
     def _act_for(self, which: NDArray[np.intp]) -> None:
         actions = np.empty((len(which), self._actions.shape[1]), self._actions.dtype)
