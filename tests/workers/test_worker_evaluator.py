@@ -196,7 +196,14 @@ def test_best_is_written_from_the_very_parameters_that_were_scored(make: Make, t
     evaluator.step(0.0)
     assert json.loads((best / "policy.json").read_text())["env_steps"] == 10
     assert [bool(event[11]) for event in events(run)] == [True, False]
-    assert len(list(best.parent.glob("best-*"))) == 1
+    # The policy that was scored last is kept as well, and no other one.
+    evaluated = json.loads((best.parent / "evaluated" / "policy.json").read_text())
+    assert (evaluated["env_steps"], evaluated["evaluation"]["return_mean"]) == (20, 15)
+    run.publish(env_steps=30)
+    evaluator.step(0.0)
+    assert {path.resolve().name for path in best.parent.iterdir()} == {
+        (best.parent / name).resolve().name for name in ("best", "evaluated")
+    }
 
 
 def test_best_can_be_loaded_and_gives_the_same_figures(

@@ -82,26 +82,29 @@ def check_finite(tensors: dict[str, NDArray[Any]], what: str) -> None:
             raise NonFiniteError(f"{what} tensor {name!r} holds {bad} of {tensor.size} numbers that are not finite")
 
 
-def write_best(link: Path, files: PolicyFiles) -> None:
-    """Put a policy in place as `link`, a symbolic link to a folder beside it; the link always leads to a whole policy.
+def write_scored(checkpoints: Path, files: PolicyFiles, *, best: bool) -> None:
+    """Put a policy in place as `evaluated`, and as `best` where it is the best one: links to one folder beside them.
 
     Parameters
     ----------
-    link : `<run>/checkpoints/best`.
+    checkpoints : of the run. Each link always leads to a whole policy.
     files : what to write.
+    best : whether `best` is to lead there as well.
 
     Raises
     ------
     OSError
-        The disk is full, or the folder cannot be written. The previous policy stays.
+        The disk is full, or the folder cannot be written. The previous policies stay.
     """
-    old = link.resolve() if link.is_symlink() else None
-    folder = link.with_name(f"{link.name}-{files.description['env_steps']:012d}-{uuid.uuid4().hex[:6]}")
+    links = [checkpoints / name for name in ("evaluated", "best")]
+    old = {link.resolve() for link in links if link.is_symlink()}
+    folder = checkpoints / f"scored-{files.description['env_steps']:012d}-{uuid.uuid4().hex[:6]}"
     with new_folder(folder) as temporary:
         files.write(temporary)
-    point_to(link, folder.name)
-    if old is not None and old != folder:
-        shutil.rmtree(old, ignore_errors=True)
+    for link in links[: 1 + best]:
+        point_to(link, folder.name)
+    for left in old - {link.resolve() for link in links}:
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def add_held_out(link: Path, score: Mapping[str, float]) -> None:

@@ -3,8 +3,9 @@
 One evaluation per multiple of `eval_every` env steps, of the first version published at or after it; a multiple that
 passes while the evaluator is busy is skipped and counted. In a run at replay ratio `free`, whose env steps pass as fast
 as the hardware makes them, it rests after each evaluation as well. The final parameters are always scored, unless the
-run is stopped early. `checkpoints/best` is written from the very copy that was scored. It was chosen by its score,
-which is too high for that reason; at the end of the run it is scored once more, on starts that chose nothing.
+run is stopped early. The very copy that was scored is written to `checkpoints/evaluated`, and to `best` where it is
+the best so far. That one was chosen by its score, which is too high for that reason; at the end of the run it is scored
+once more, on starts that chose nothing.
 """
 
 import time
@@ -22,7 +23,7 @@ from rlz.envs.instances import evaluator_index
 from rlz.envs.limits import cut_note
 from rlz.errors import CheckpointError, WaitTimeoutError
 from rlz.loaded_policy import read_parameters
-from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_best
+from rlz.records.policy_files import PolicyFiles, add_held_out, read_description, write_scored
 from rlz.system.notices import notice
 from rlz.transport.stats import Stat, Waiting, at_end_keys
 from rlz.workers.base import POLL_S, WorkerSpec, waiting
@@ -141,8 +142,7 @@ class Evaluator:
             self._said_cut = True
             notice(cut_note(self._env_spec, result.cut, len(result.returns)))
         best = self._best is None or result.return_mean > self._best
-        if best:
-            self._write_best(result, version, env_steps, updates)
+        self._write(result, version, env_steps, updates, best)
         self._report(result, version, env_steps, updates, best)
         if self._free and not final:
             self._rest(result.wall_s * (1 / FREE_SHARE - 1))
@@ -178,7 +178,7 @@ class Evaluator:
         self._stats.set(Stat.HEARTBEAT, time.monotonic())
         return self._streams.limiter.state not in (STOPPING, CLOSED)
 
-    def _write_best(self, result: Episodes, version: int, env_steps: int, updates: int) -> None:
+    def _write(self, result: Episodes, version: int, env_steps: int, updates: int, best: bool) -> None:
         files = PolicyFiles.of(
             self._config,
             self._env_spec,
@@ -190,11 +190,13 @@ class Evaluator:
             evaluation=result.score(),
         )
         try:
-            write_best(self._best_dir, files)
+            write_scored(self._best_dir.parent, files, best=best)
         except OSError as error:
-            notice(f"{self._spec.name}: checkpoints/best could not be written ({error}); the previous one stays")
+            what = "best" if best else "evaluated"
+            notice(f"{self._spec.name}: checkpoints/{what} could not be written ({error}); the previous one stays")
             return
-        self._best = result.return_mean
+        if best:
+            self._best = result.return_mean
 
     def _rescore_best(self) -> None:
         description = read_description(self._best_dir)
