@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -20,16 +21,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.cookiejar import CookieJar
 from pathlib import Path
-from urllib.request import HTTPCookieProcessor, build_opener
+from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 from rlz.runtime.live import Live
 from rlz.transport.stats import Stat
 from rlz.watch.trace import trace
 
 SETTLE_S = 1.0
+Seen = Callable[[], int]
+Way = Callable[[Path, str, float], AbstractContextManager[Seen]]
 
 
 def main() -> None:
@@ -38,24 +41,39 @@ def main() -> None:
     parser.add_argument("--threads", default="2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, training(Path(folder), given.env, given.threads) as run:
-        ways = {"nobody": nobody, "page": page, "page and video": video, "trace": traced}
-        rates: dict[str, list[float]] = {way: [] for way in ways}
-        with served(run) as address:
-            for turn in range(given.rounds):
-                order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
-                for way in order:
-                    with ways[way](run, address, given.seconds + 2 * SETTLE_S):
-                        time.sleep(SETTLE_S)
-                        rates[way].append(rate(run, given.seconds))
-                print({way: [round(one) for one in found] for way, found in rates.items()}, flush=True)
-    text = report(given, rates)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        training(Path(folder), given.env, given.threads) as run,
+        served(run) as address,
+    ):
+        rates, frames = measure(run, address, {way: WAYS[way] for way in given.ways}, given.rounds, given.seconds)
+    text = report(given, rates, frames)
     print(text)
     if given.output is not None:
         with given.output.open("a") as file:
             file.write(text)
+
+
+def measure(
+    run: Path, address: str, ways: dict[str, Way], rounds: int, seconds: float
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Env steps a second by who looks, of every round, and frames a second of those who see video."""
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    frames: dict[str, list[float]] = {}
+    for turn in range(rounds):
+        first = turn % len(ways)
+        for way in (*list(ways)[first:], *list(ways)[:first]):
+            with ways[way](run, address, seconds + 2 * SETTLE_S) as seen:
+                time.sleep(SETTLE_S)
+                before = seen()
+                rates[way].append(rate(run, seconds))
+                if before:
+                    frames.setdefault(way, []).append((seen() - before) / seconds)
+        print({way: [round(one) for one in found] for way, found in rates.items()}, flush=True)
+    return rates, frames
 
 
 @contextmanager
@@ -83,7 +101,9 @@ def training(folder: Path, env: str, threads: str) -> Iterator[Path]:
 
 @contextmanager
 def served(run: Path) -> Iterator[str]:
-    process = subprocess.Popen([sys.executable, "-m", "rlz", "watch", str(run)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlz", "watch", str(run)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     found = re.search(r"http://\S+", process.stdout.readline())
     assert found is not None
@@ -95,48 +115,56 @@ def served(run: Path) -> Iterator[str]:
 
 
 @contextmanager
-def nobody(run: Path, address: str, seconds: float) -> Iterator[None]:
-    yield
+def nobody(run: Path, address: str, seconds: float) -> Iterator[Seen]:
+    yield lambda: 0
 
 
 @contextmanager
-def page(run: Path, address: str, seconds: float) -> Iterator[None]:
+def page(run: Path, address: str, seconds: float) -> Iterator[Seen]:
     with reading(address, "/api/stream"):
-        yield
+        yield lambda: 0
 
 
 @contextmanager
-def video(run: Path, address: str, seconds: float) -> Iterator[None]:
-    with reading(address, "/api/stream"), reading(address, "/api/video", first=True):
-        yield
+def video(run: Path, address: str, seconds: float) -> Iterator[Seen]:
+    with reading(address, "/api/stream"), reading(address, "/api/video") as frames:
+        wait_for(lambda: frames() > 0)
+        yield frames
 
 
 @contextmanager
-def traced(run: Path, address: str, seconds: float) -> Iterator[None]:
+def traced(run: Path, address: str, seconds: float) -> Iterator[Seen]:
     with tempfile.TemporaryDirectory() as folder:
         tracing = threading.Thread(target=trace, args=(run, seconds, Path(folder) / "trace.json"))
         tracing.start()
-        yield
+        yield lambda: 0
         tracing.join()
 
 
+WAYS: dict[str, Way] = {"nobody": nobody, "page": page, "page and video": video, "trace": traced}
+
+
+def browser(address: str) -> OpenerDirector:
+    """What has opened the printed address, and may look."""
+    opener = build_opener(HTTPCookieProcessor(CookieJar()))
+    opener.open(address).read()
+    return opener
+
+
 @contextmanager
-def reading(address: str, path: str, *, first: bool = False) -> Iterator[None]:
-    """Read a stream until the end of the block; `first`: enter the block when something has come."""
-    browser = build_opener(HTTPCookieProcessor(CookieJar()))
-    browser.open(address).read()
-    answer = browser.open(address.partition("/?")[0] + path)
-    ending, came = threading.Event(), threading.Event()
+def reading(address: str, path: str) -> Iterator[Seen]:
+    """Read a stream until the end of the block; gives the number of its frames."""
+    answer = browser(address).open(address.partition("/?")[0] + path)
+    ending, count = threading.Event(), [0]
 
     def read() -> None:
-        while not ending.is_set() and answer.read1(65536):
-            came.set()
+        while not ending.is_set() and (data := answer.read1(65536)):
+            count[0] += data.count(b"Content-Type: image/jpeg")
 
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        assert came.wait(60) or not first
-        yield
+        yield lambda: count[0]
     finally:
         ending.set()
         thread.join(5)
@@ -157,12 +185,13 @@ def wait_for(condition: Callable[[], bool], timeout: float = 150.0) -> None:
         time.sleep(0.2)
 
 
-def report(given: argparse.Namespace, rates: dict[str, list[float]]) -> str:
+def report(given: argparse.Namespace, rates: dict[str, list[float]], frames: dict[str, list[float]]) -> str:
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    ways = "" if given.ways == list(WAYS) else f" --ways {shlex.join(given.ways)}"
     lines = [
         f"\n## {given.env}, {given.threads} update thread(s), {len(os.sched_getaffinity(0))} cores\n",
         f"`python benches/watch.py --env {given.env} --threads {given.threads} --rounds {given.rounds} "
-        f"--seconds {given.seconds:g}`, {time.strftime('%Y-%m-%d')}, {cpu[1] if cpu else platform.machine()}.\n",
+        f"--seconds {given.seconds:g}{ways}`, {time.strftime('%Y-%m-%d')}, {cpu[1] if cpu else platform.machine()}.\n",
         "| who looks | env steps/s, median (range) | to nobody, median of the rounds |",
         "| --- | --- | --- |",
     ]
@@ -170,12 +199,10 @@ def report(given: argparse.Namespace, rates: dict[str, list[float]]) -> str:
         ratios = [one / none for one, none in zip(found, rates["nobody"], strict=True)]
         spread = f"{statistics.median(found):.0f} ({min(found):.0f} to {max(found):.0f})"
         lines.append(f"| {way} | {spread} | {statistics.median(ratios):.3f} |")
-    return (
-        "\n".join(lines)
-        + "\n"
-        + "".join(f"\n<!-- {way}: {json.dumps([round(x, 1) for x in found])} -->" for way, found in rates.items())
-        + "\n"
-    )
+    for way, found in frames.items():
+        lines += ["", f"{way}: {statistics.median(found):.1f} frames/s ({min(found):.1f} to {max(found):.1f})."]
+    lines += ["", *(f"<!-- {way}: {json.dumps([round(x, 1) for x in found])} -->" for way, found in rates.items())]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

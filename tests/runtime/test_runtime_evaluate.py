@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlz.errors import CheckpointError, EnvError, RlzError
-from rlz.records.policy_files import PolicyFiles, write_best
+from rlz.records.policy_files import PolicyFiles, write_scored
 from rlz.runtime import video as module
 from rlz.runtime.evaluate import evaluate
 from support.harness import Run, config
@@ -17,7 +17,7 @@ def trained(tmp_path: Path) -> Path:
     run = Run(config(env_kwargs={"truncate_after": 4}), tmp_path)
     parameters = np.zeros(run.streams.parameters.nbytes, np.uint8)
     files = PolicyFiles.of(run.config, run.env_spec, parameters, version=1, env_steps=10, updates=0)
-    write_best(tmp_path / "checkpoints" / "best", files)
+    write_scored(tmp_path / "checkpoints", files, best=True)
     return tmp_path
 
 
@@ -38,6 +38,14 @@ def test_without_a_gl_library_the_package_is_named(trained: Path, monkeypatch: p
     monkeypatch.setattr(fake_envs.Counting, "render", no_gl)
     with pytest.raises(EnvError, match=r"libEGL.so.1.*package libegl1 and set MUJOCO_GL=egl"):
         evaluate(trained, video=trained / "run.gif")
+
+
+def test_an_environment_that_cannot_even_be_made_without_gl_names_the_package() -> None:
+    def make(**_: object) -> None:
+        raise EnvError("its constructor raised AttributeError: 'NoneType' object has no attribute 'eglQueryString'")
+
+    with pytest.raises(EnvError, match=r"eglQueryString.*package libegl1 and set MUJOCO_GL=egl"):
+        module.make_for_video(make)
 
 
 def test_without_a_writer_the_package_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,12 @@
 """What the page asks for, who may ask, and what a request cannot reach."""
 
 import json
+import os
 import signal
+import socket
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
 from rlz.records.runs import hold_lock
@@ -85,6 +90,7 @@ def test_settings_know_where_they_come_from(client: TestClient, run: Path) -> No
     assert found["total_timesteps"] == ("given", "")
     assert found["gamma"][0] == "default" or found["gamma"][0].startswith("preset")
     assert found["samplers"] == ("default", "")
+    assert found["algo"] == found["env"] == ("given", "")
     assert about["plan"]["basis"] == "profile"
 
 
@@ -102,7 +108,7 @@ def test_the_token_leaves_the_address_and_becomes_a_cookie(stranger: TestClient,
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith(f"rlz-watch-8000={tokens.look};")
     assert "HttpOnly" in cookie
-    assert "samesite=strict" in cookie.lower()
+    assert "samesite=lax" in cookie.lower()
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::1", "0x7f.1"])
@@ -117,6 +123,40 @@ def test_names_of_this_machine_are_taken(client: TestClient, tokens: Tokens, hos
     assert client.get("/api/runs", headers=headers).status_code == 200
 
 
+ASK = """
+import os, socket, sys
+os.setuid(int(sys.argv[4]))
+family, host = (socket.AF_INET6, "::ffff:127.0.0.1") if sys.argv[3] == "6" else (socket.AF_INET, "127.0.0.1")
+with socket.socket(family) as asking:
+    asking.connect((host, int(sys.argv[1])))
+    asking.sendall(f"GET /?token={sys.argv[2]} HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n".encode())
+    print(asking.recv(4096).decode())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as another user")
+def test_another_user_is_refused_even_with_the_token(server: Server, tokens: Tokens) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        running = uvicorn.Server(uvicorn.Config(server.app(), log_level="error", lifespan="off", ws="none"))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            for user, family, said in (
+                ("0", "4", "303"),
+                ("0", "6", "303"),
+                ("65534", "4", "403"),
+                ("65534", "6", "403"),
+            ):
+                arguments = (str(listening.getsockname()[1]), tokens.look, family, user)
+                told = subprocess.run(
+                    [sys.executable, "-c", ASK, *arguments], capture_output=True, text=True, timeout=30
+                )
+                assert told.stdout.startswith(f"HTTP/1.1 {said} "), told
+        finally:
+            running.should_exit = True
+            thread.join()
+
+
 def test_another_page_is_refused(client: TestClient, tokens: Tokens) -> None:
     for origin in ("http://127.0.0.1:9000", "https://evil.example", "null"):
         assert client.get("/api/runs", headers={"Origin": origin}).status_code == 403
@@ -124,6 +164,24 @@ def test_another_page_is_refused(client: TestClient, tokens: Tokens) -> None:
         assert client.post("/api/stop", headers=headers).status_code == 403
     assert client.get("/api/runs", headers={"Origin": BASE}).status_code == 200
     assert client.post("/api/stop", headers={CONTROL_HEADER: tokens.control}).status_code == 403  # without an origin
+
+
+@pytest.mark.parametrize("path", ["/api/runs", "/api/video", "/api/recording?begin=1", "/assets/app.js"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_picture_in_another_page_is_refused(client: TestClient, path: str, site: str) -> None:
+    assert client.get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}).status_code == 403
+    assert client.get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}).status_code == 403
+    assert client.get("/api/runs", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+def test_the_page_may_be_opened_from_another_one(client: TestClient, tokens: Tokens) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert client.get("/", headers=headers).status_code == 200
+    client.cookies.clear()
+    assert client.get("/", headers=headers).status_code == 401
+    assert client.get("/", headers=headers, params={"token": tokens.look}).status_code == 200
+    control = {**headers, CONTROL_HEADER: tokens.control}
+    assert client.post("/", headers=control).status_code == 403
 
 
 def test_every_answer_has_the_headers(client: TestClient, stranger: TestClient) -> None:
@@ -154,19 +212,18 @@ def test_assets_are_those_of_the_page_alone(client: TestClient, path: str) -> No
 
 
 @pytest.mark.parametrize("name", ["..", "../runs/old", "/etc", "old/../old", ".", "old\0", "none", "%2e%2e"])
-@pytest.mark.parametrize("path", ["/api/run", "/api/history", "/api/stream", "/api/evaluation.mp4"])
+@pytest.mark.parametrize(
+    "path", ["/api/run", "/api/history", "/api/stream", "/api/video", "/api/recording", "/api/evaluation.mp4"]
+)
 def test_a_run_is_named_by_what_there_is(client: TestClient, name: str, path: str) -> None:
     assert client.get(path, params={"run": name}).status_code == 404
 
 
-def test_a_video_is_a_file_of_the_run_itself(client: TestClient, run: Path) -> None:
-    assert client.get("/api/evaluation.mp4").status_code == 404
+def test_a_video_is_a_file_that_the_server_has_made(client: TestClient, run: Path) -> None:
     (run / "secret.mp4").symlink_to(run.parent.parent / "secret.txt")
+    (run / "own.mp4").write_bytes(b"frames")
     assert client.get("/api/evaluation.mp4").status_code == 404
-    (run / "eval.mp4").write_bytes(b"frames")
-    answer = client.get("/api/evaluation.mp4")
-    assert (answer.content, answer.headers["content-type"]) == (b"frames", "video/mp4")
-    assert client.get("/api/run").json()["recorded"] == "eval.mp4"
+    assert client.get("/api/recording").json() == {"said": "", "problem": "", "ready": False}
 
 
 def test_a_run_that_cannot_be_read_is_named(client: TestClient, run: Path) -> None:

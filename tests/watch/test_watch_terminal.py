@@ -100,7 +100,8 @@ def test_a_trace_is_the_time_line_of_the_workers(tmp_path: Path) -> None:
     assert names == {"learner (12)", "sampler-0 (12)"}
     # One after another without a gap, from the beginning to the end.
     for before, after in pairwise(phases):
-        assert before["ts"] + before["dur"] == pytest.approx(after["ts"], abs=0.01)
+        end, begin = (round(1000 * moment) for moment in (before["ts"] + before["dur"], after["ts"]))
+        assert 0 <= begin - end <= 10  # nanoseconds; one that ended later would be nested by Perfetto
     assert phases[-1]["ts"] + phases[-1]["dur"] == pytest.approx(0.5e6, rel=0.2)
 
 

@@ -71,6 +71,8 @@ def make_for_video(make: Callable[..., Any]) -> Any:
     try:
         return make(render_mode=MODE)
     except EnvError as error:
+        if _OF_GL.search(str(error)):  # MuJoCo cannot even be imported then, so the environment cannot be made plainly
+            raise EnvError(_problem(str(error))) from error
         plain = make()  # raises, and says why, where the environment itself is the problem
         modes = plain.metadata.get("render_modes", [])
         plain.close()
@@ -115,12 +117,7 @@ def recorder(video: Path | None, env: "Environment", metadata: Any) -> Iterator[
 
     fps = int(metadata.get("render_fps") or 30)
     env.reset(env.room(), seed=0)
-    try:
-        first = env.render()
-    except Exception as error:
-        raise EnvError(_problem(f"{type(error).__name__}: {error}")) from error
-    if first is None:
-        raise EnvError(_cannot_render(metadata.get("render_modes", [])))
+    rendered(env, metadata)
     # Most codecs need an even number of pixels; the frames' own size is kept otherwise.
     options: dict[str, Any] = {"fps": fps, "macro_block_size": 2}
     if video.suffix.lower() == ".gif":
@@ -132,6 +129,23 @@ def recorder(video: Path | None, env: "Environment", metadata: Any) -> Iterator[
         raise RlzError(f"--video {video}: {error}. Use a name such as run.mp4 or run.gif") from error
     with writer:
         yield lambda frame: writer.append_data(checked(frame))
+
+
+def rendered(env: Any, metadata: Any) -> Any:
+    """A frame of an environment; EnvError, with what to do, where it gives none.
+
+    Parameters
+    ----------
+    env : has `render`.
+    metadata : its own.
+    """
+    try:
+        frame = env.render()
+    except Exception as error:
+        raise EnvError(_problem(f"{type(error).__name__}: {error}")) from error
+    if frame is None:
+        raise EnvError(_cannot_render(metadata.get("render_modes", [])))
+    return frame
 
 
 def checked(frame: Any) -> Any:

@@ -1,22 +1,22 @@
 """`rlz watch`: the server's process."""
 
 import os
+import signal
 import socket
 import threading
 import time
 import webbrowser
+from contextlib import closing, suppress
 from pathlib import Path
 
 import uvicorn
 
 from rlz.errors import RlzError
+from rlz.system.priority import give_way
 from rlz.watch.access import Tokens
 from rlz.watch.server import Server
 
 HOST = "127.0.0.1"
-NICE = 10
-"""The page gets what a run leaves over."""
-
 MOST_CONNECTIONS = 64
 LOOK_S = 5.0
 PATIENCE_S = 600.0
@@ -44,34 +44,32 @@ def watch(run: Path, *, port: int = 0, open_page: bool = False, leave: bool = Fa
             listening.bind((HOST, port))
         except OSError as error:
             raise RlzError(f"--port {port} on {HOST}: {error.strerror}. Leave it out for a free one") from error
+        listening.listen()  # before the address is printed: whoever is quick waits, and is not refused
         port = listening.getsockname()[1]
         tokens = Tokens()
-        server = Server(run, tokens)
-        os.nice(NICE)
-        for line in announcement(run, port, tokens):
-            print(line, flush=True)
-        settings = uvicorn.Config(
-            server.app(),
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=3,
-            ws="none",
-        )
-        running = uvicorn.Server(settings)
-        server.ending = lambda: running.should_exit
-        if open_page:
-            threading.Timer(0.5, webbrowser.open, [address(port, tokens)]).start()
-        if leave:
-            threading.Thread(target=_leave, args=(server, running), daemon=True).start()
-        try:
-            running.run(sockets=[listening])
-        except KeyboardInterrupt:
-            pass
-        finally:
-            server.close()
+        with closing(Server(run, tokens)) as server:
+            give_way()
+            for line in announcement(run, port, tokens):
+                print(line, flush=True)
+            settings = uvicorn.Config(
+                server.app(),
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=3,
+                ws="none",
+            )
+            running = uvicorn.Server(settings)
+            server.ending = lambda: running.should_exit
+            if open_page:
+                threading.Timer(0.5, webbrowser.open, [address(port, tokens)]).start()
+            if leave:
+                threading.Thread(target=_leave, args=(server, running), daemon=True).start()
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again: clean up first
+            with suppress(KeyboardInterrupt):
+                running.run(sockets=[listening])
 
 
 def address(port: int, tokens: Tokens) -> str:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
@@ -26,7 +27,7 @@ from rlz.runtime.signals import CHECKPOINT_SIGNAL
 from rlz.watch.access import Guard, Tokens
 from rlz.watch.settings import read_plan, read_settings
 from rlz.watch.source import Cursor, Source
-from rlz.watch.video import MEDIA_TYPE, Viewer, multipart
+from rlz.watch.video import MEDIA_TYPE, Recording, Viewer, multipart
 
 PAGE = Path(__file__).parent / "page"
 PERIOD_S = 1.0
@@ -51,6 +52,8 @@ class Server:
         self._lock = threading.Lock()
         self._sources: dict[str, Source] = {}
         self._viewers: dict[str, Viewer] = {}
+        self._recordings: dict[str, Recording] = {}
+        self._files = tempfile.TemporaryDirectory(prefix="rlz-watch-")
         self.looking = 0
         """Pages that are open now."""
         self.ending: Callable[[], bool] = lambda: False
@@ -65,6 +68,7 @@ class Server:
                 Route("/api/run", self._about),
                 Route("/api/stream", self._stream),
                 Route("/api/history", self._history),
+                Route("/api/recording", self._recording),
                 Route("/api/evaluation.mp4", self._recorded),
                 Route("/api/video", self._video),
                 Route("/api/video/now", self._playing),
@@ -81,6 +85,7 @@ class Server:
             for source in self._sources.values():
                 source.close()
             self._sources.clear()
+        self._files.cleanup()
 
     def alive(self) -> bool:
         """Whether the run that is shown first lives."""
@@ -127,7 +132,6 @@ class Server:
                 "title": source.title,
                 "settings": [setting._asdict() for setting in read_settings(source.run, source.config)],
                 "plan": {name: plan.get(name) for name in ("basis", "machine", "facts", "prediction")},
-                "recorded": (found := self._newest_video(source.run)) is not None and found.name,
             }
         )
 
@@ -162,17 +166,23 @@ class Server:
         viewer = self._viewer(request)
         return JSONResponse({"playing": viewer.playing, "problem": viewer.problem})
 
-    def _recorded(self, request: Request) -> Response:
-        video = self._newest_video(self._folder(request))
-        if video is None:
-            raise HTTPException(404, "no video was recorded")
-        return FileResponse(video, media_type="video/mp4", filename=video.name)
+    def _recording_of(self, request: Request) -> Recording:
+        folder = self._folder(request)
+        file = Path(self._files.name) / f"{len(self._recordings)}.mp4"
+        return self._recordings.setdefault(folder.name, Recording(folder, file))
 
-    @staticmethod
-    def _newest_video(run: Path) -> Path | None:
-        """The newest MP4 in a run folder: `rlz eval RUN --video RUN/eval.mp4`."""
-        videos = [path for path in run.glob("*.mp4") if path.is_file() and not path.is_symlink()]
-        return max(videos, key=lambda path: path.stat().st_mtime, default=None)
+    async def _recording(self, request: Request) -> Response:
+        recording = self._recording_of(request)
+        if "begin" in request.query_params:
+            recording.begin()
+        return JSONResponse(recording.look())
+
+    async def _recorded(self, request: Request) -> Response:
+        recording = self._recording_of(request)
+        if not recording.file.exists():
+            raise HTTPException(404, "nothing has been recorded")
+        name = f"{self._folder(request).name}.mp4"
+        return FileResponse(recording.file, media_type="video/mp4", filename=name)
 
     def _stop(self, request: Request) -> Response:
         return self._signal(request, signal.SIGINT, "a checkpoint is written, then the run ends")

@@ -38,7 +38,9 @@ def read_settings(run: Path, config: dict[str, Any]) -> list[Setting]:
     found = []
     for name, value in config.items():
         usual, origin = layered.get(name, (None, "algorithm or given"))
-        if name in chosen:
+        if name in ("algo", "env"):
+            origin = "given"
+        elif name in chosen:
             origin = "plan"
         elif name in plan.get("given", ()) or (name in layered and not _same(value, usual)):
             origin = "given"

@@ -81,7 +81,7 @@ def trace(run: Path, seconds: float, output: Path) -> Traced:
             event for info in infos for event in _events(info, lines[info.slot], still_open[info.slot], begin, end)
         ]
         phases = sum(event["ph"] == "X" for event in events)
-    document = {"displayTimeUnit": "ms", "otherData": {"run": run.name}, "traceEvents": events}
+    document = {"displayTimeUnit": "ns", "otherData": {"run": run.name}, "traceEvents": events}
     replace_file(output, json.dumps(document, separators=(",", ":")).encode())
     return Traced(phases, missed, len(infos))
 
@@ -104,11 +104,12 @@ def _events(
         records.append((phase, since, end))
     for index, first, last in records:
         if last > begin:
-            first = max(first, begin)
+            # In whole nanoseconds, so that none ends after the next one has begun: viewers would nest it.
+            since, until = (round(1e9 * (max(moment, begin) - begin)) for moment in (first, last))
             yield {
                 "ph": "X",
                 "name": _NAMES.get(int(index), Stat(int(index)).name.lower()),
-                "ts": round(1e6 * (first - begin), 3),
-                "dur": round(1e6 * (last - first), 3),
+                "ts": since / 1000,
+                "dur": (until - since) / 1000,
                 **place,
             }

@@ -1,10 +1,11 @@
-"""A process of its own that plays episodes of the newest policy and gives pictures of them: no sampler draws anything.
+"""A process of its own that plays episodes and gives pictures of them: no sampler draws anything.
 
-Started by the server while somebody watches. It writes messages to its standard output: a letter, a length, and as many
-bytes. `F`: a JPEG. `T`: what is playing, in words. `P`: why nothing can be played; the last message.
+Started by the server when somebody asks for it. It writes messages to its standard output: a letter, a length, and as
+many bytes. `F`: a JPEG. `T`: what is playing, in words. `P`: why nothing can be played. `D`: a recording is whole.
+After `P` and `D` it ends.
 """
 
-import io
+import math
 import os
 import struct
 import sys
@@ -12,36 +13,35 @@ import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlz._native import bind_to_parent
-from rlz.errors import RlzError, TransportError
+from rlz.errors import CheckpointError, RlzError, TransportError
 from rlz.runtime.live import Live
-from rlz.runtime.video import checked, make_for_video, without_screen
+from rlz.runtime.video import check_video, make_for_video, recorder, rendered, without_screen
+from rlz.system.cores import cores
+from rlz.system.priority import give_way
+from rlz.watch.pictures import SHARE, Pace, jpeg, lighten
 
 if TYPE_CHECKING:
     from rlz.loaded_policy import Policy
 
 HEADER = struct.Struct("!cI")
-FRAMES_PER_S = 10.0
-"""Most pictures a second, of the environment's own time; it does not run faster than that."""
-
-SIZE = 480
-QUALITY = 80
-NICE = 19
+TOLD_S = 0.5
+"""Seconds between two words on how far a recording is."""
 
 Send = Callable[[bytes, bytes], None]
 
 
-def newest_policy(run: Path) -> "Policy":
-    """The newest policy: that of a live run's parameters, else of its newest checkpoint."""
+def newest_policy(run: Path) -> "tuple[Policy, bool]":
+    """The newest policy, and whether the run lives: that of its parameters, else of its newest checkpoint."""
     from rlz.loaded_policy import load
 
     try:
         with Live(run) as live:
-            return live.policy()
+            return live.policy(), True
     except TransportError:
-        return load(run, "latest")
+        return load(run, "latest"), False
 
 
 def play(run: Path, send: Send) -> None:
@@ -52,40 +52,70 @@ def play(run: Path, send: Send) -> None:
     RlzError
         There is no policy, or the environment cannot be made or drawn.
     """
-    policy = newest_policy(run)
+    policy, lives = newest_policy(run)
     env = make_for_video(policy.make_env)
-    fps = float(env.metadata.get("render_fps") or 30)
-    every = max(1, round(fps / FRAMES_PER_S))
+    lighten(env)
+    pace = Pace(float(env.metadata.get("render_fps") or 30), math.inf)
     for episode in count():
+        pace.share = SHARE * cores() if lives else math.inf
         send(b"T", f"episode {episode + 1}: version {policy.version}, after {policy.env_steps:,} env steps".encode())
         obs, _ = env.reset(seed=episode)
-        due = time.monotonic()
-        for step in count():
-            if step % every == 0:
-                send(b"F", jpeg(env.render()))
-                time.sleep(max(0.0, due - time.monotonic()))
-                due = max(due + every / fps, time.monotonic())
+        done = False
+        while not done:
+            if pace.draw():
+                send(b"F", jpeg(rendered(env, env.metadata)))
+            pace.wait()
             obs, _, terminated, truncated, _ = env.step(policy.predict(obs))
-            if terminated or truncated:
-                break
-        policy = newest_policy(run)
+            done = terminated or truncated
+        send(b"F", jpeg(rendered(env, env.metadata)))
+        policy, lives = newest_policy(run)
 
 
-def jpeg(frame: Any) -> bytes:
-    """A frame [height, width, 3] as a JPEG of at most `SIZE` pixels a side."""
-    from PIL import Image
+def record(run: Path, file: Path, send: Send) -> None:
+    """Write the first episode of the last evaluation to a video: the same policy, from the same start.
 
-    picture = Image.fromarray(checked(frame)[..., :3])
-    picture.thumbnail((SIZE, SIZE))
-    data = io.BytesIO()
-    picture.save(data, "JPEG", quality=QUALITY)
-    return data.getvalue()
+    Raises
+    ------
+    RlzError
+        There is no policy, a package is missing, or the environment cannot be made or drawn.
+    """
+    from rlz.loaded_policy import load
+    from rlz.workers.environment import Environment
+    from rlz.workers.evaluation import evaluation_seeds, own_globals
+    from rlz.workers.evaluation import play as play_whole
+
+    check_video(file)
+    try:
+        policy = load(run, "evaluated")
+    except CheckpointError:  # without evaluations, or of an older version of rlz
+        policy = load(run)
+    with own_globals():
+        raw = make_for_video(policy.make_env)
+    lighten(raw)
+    env = Environment(raw, policy.spec, "video")
+    which = f"version {policy.version}, after {policy.env_steps:,} env steps"
+    told, frames = time.monotonic(), 0
+    with recorder(file, env, raw.metadata) as write:
+        assert write is not None
+
+        def take(frame: object) -> None:
+            nonlocal told, frames
+            write(frame)
+            frames += 1
+            if time.monotonic() - told >= TOLD_S:
+                told = time.monotonic()
+                send(b"T", f"recording {which}: {frames:,} frames".encode())
+
+        found = play_whole(env, policy.acting, policy.spec, evaluation_seeds(1), frame=take)
+    assert found is not None
+    send(b"T", f"{which}: return {found.returns[0]:,.2f} in {found.lengths[0]:,} env steps".encode())
+    send(b"D", b"")
 
 
-def main(run: str) -> None:
-    """Run this process as a viewer until nobody reads its output any more."""
+def main(run: str, file: str | None = None) -> None:
+    """Run this process as a viewer until nobody reads its output any more; `file`: record there instead."""
     bind_to_parent(os.getppid())
-    os.nice(NICE)
+    give_way()
     os.environ.setdefault("LP_NUM_THREADS", "1")  # Mesa draws on the CPU with every core otherwise
     without_screen()
     output = os.dup(1)
@@ -98,7 +128,10 @@ def main(run: str) -> None:
                 at += os.write(output, left[at:])
 
     try:
-        play(Path(run), send)
+        if file is None:
+            play(Path(run), send)
+        else:
+            record(Path(run), Path(file), send)
     except (BrokenPipeError, KeyboardInterrupt):
         pass
     except Exception as error:
@@ -108,4 +141,4 @@ def main(run: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

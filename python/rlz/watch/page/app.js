@@ -15,6 +15,9 @@ const returns = new Chart($("return-chart"));
 const charts = new Map();
 let shown = "";
 let stream = null;
+let lost = false;
+let moved = false;
+let drawing = 0;
 
 function chartOf(tag, parent) {
   if (!charts.has(tag)) {
@@ -68,22 +71,35 @@ function drawCurves() {
   for (const tag of RATES) if (record.columns[tag]) line(tag, $("rate-charts"));
   const rest = Object.keys(record.columns).filter((tag) => !HIDDEN.test(tag) && !RATES.includes(tag));
   const order = (tag) => (tag.startsWith("train/") ? `0${tag}` : `1${tag}`);
-  for (const tag of rest.sort((a, b) => order(a).localeCompare(order(b)))) line(tag, $("metric-charts"));
+  rest.sort((a, b) => order(a).localeCompare(order(b)));
+  const count = charts.size;
+  for (const tag of rest) line(tag, $("metric-charts"));
+  // A metric that comes later in a run has its place among the others.
+  if (charts.size > count) $("metric-charts").append(...rest.map((tag) => charts.get(tag).parent));
 }
 
 function drawNow() {
   const { view } = record;
   parts.header(view, shown);
-  parts.tiles(view);
+  parts.tiles(view, record);
   parts.bars(view);
   parts.machine(view);
   parts.workers(view);
   parts.events(record);
 }
 
+function draw() {
+  drawing = 0;
+  drawNow();
+  if (moved) drawCurves();
+  moved = false;
+}
+
 function follow(run) {
   stream?.close();
   record.clear();
+  cancelAnimationFrame(drawing);
+  drawing = 0;
   for (const chart of charts.values()) chart.forget();
   charts.clear();
   $("rate-charts").replaceChildren();
@@ -91,20 +107,21 @@ function follow(run) {
   shown = run;
   stream = new EventSource(`/api/stream?${new URLSearchParams({ run })}`);
   stream.onmessage = (message) => {
-    $("said").textContent = "";
-    const moved = record.take(JSON.parse(message.data));
-    drawNow();
-    if (moved) drawCurves();
+    if (lost) $("said").textContent = "";
+    lost = false;
+    moved = record.take(JSON.parse(message.data)) || moved;
+    // Browsers draw no frames of a page that is not seen; messages of that time are drawn at once afterwards.
+    drawing ||= requestAnimationFrame(draw);
     document.body.dataset.messages = Number(document.body.dataset.messages ?? 0) + 1;
   };
   stream.onerror = () => {
+    lost = true;
     $("said").textContent = "the server of this page does not answer; the run goes on without it";
   };
   compare.show(run, drawCurves);
   video.show(run);
   ask("/api/run", { run }).then((about) => {
     parts.settings(about);
-    video.recorded(about.recorded);
   });
 }
 

@@ -30,11 +30,17 @@ export class Chart {
     this.plot = null;
     this.shape = "";
     drawn.add(this);
-    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(parent);
+    new ResizeObserver(() => this.fit()).observe(parent);
+  }
+
+  // On a narrow page the legend takes more lines.
+  fit() {
+    this.plot?.setSize(this.size());
   }
 
   size() {
-    const taken = (this.heading ? this.heading.offsetHeight : 0) + (this.legend ? 26 : 0);
+    const legend = this.legend ? (this.parent.querySelector(".u-legend")?.offsetHeight ?? 26) : 0;
+    const taken = (this.heading ? this.heading.offsetHeight : 0) + legend;
     return { width: Math.max(60, this.parent.clientWidth), height: Math.max(60, this.parent.clientHeight - taken) };
   }
 
@@ -83,6 +89,7 @@ export class Chart {
       data,
       this.parent,
     );
+    this.fit();
   }
 }
 

@@ -23,15 +23,15 @@ export function header(view, name) {
   document.title = `${percent(done)} ${view.title}`;
 }
 
-export function tiles(view) {
+export function tiles(view, record) {
   const { snapshot: now, over_the_run: run } = view;
   const live = view.status === "running";
   const shown = [
     ["env steps/s", number(live ? now.env_steps_per_s : run.env_steps_per_s), `over the run ${number(run.env_steps_per_s)}`],
     ["updates/s", number(live ? now.updates_per_s : run.updates_per_s), `over the run ${number(run.updates_per_s)}`],
-    ["frames/s", number(now.frames_per_s), "rows of updates"],
+    ["frames/s", number(live ? now.frames_per_s : record.mean("time/frames_per_s")), "rows of updates"],
     ["replay ratio", number(now.replay_ratio), view.asked_ratio ? `asked ${view.asked_ratio}` : "updates per env step"],
-    ["policy lag", number(now.policy_lag ?? now.policy_lag_mean), "versions behind"],
+    ["policy lag", number(now.policy_lag ?? now.policy_lag_mean ?? record.mean("replay/policy_lag")), "versions behind"],
     ["time to go", live ? clock(now.eta_s) : "–", `${clock(now.wall_s)} gone`],
     ["training return", number(now.return_mean), `${number(now.episodes)} episodes`],
     ["evaluation", number(view.evaluation?.return_mean), `best ${number(view.best)}`],

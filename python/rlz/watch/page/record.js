@@ -34,6 +34,12 @@ export class Record {
     return this.columns[axis.time ? "wall_s" : "env_steps"] ?? [];
   }
 
+  // Mean of what has been written of a tag.
+  mean(tag) {
+    const known = (this.columns[tag] ?? []).filter((value) => value !== null);
+    return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+  }
+
   // Where evaluations lie on the axis: they know their env steps; their time follows from the log.
   get evaluated() {
     const steps = this.evaluations.map((one) => one.env_steps);

@@ -1,9 +1,14 @@
-// Episodes of the newest policy: a picture whose frames keep coming, and what they show in words.
+// Episodes of the newest policy: a picture whose frames keep coming, and what they show in words. The last evaluation as
+// a file.
 
 import { $, ask } from "./dom.js";
 
+const frames = $("frames");
 let shown = "";
+let on = false;
+let inSight = true;
 let asking = null;
+let recording = null;
 
 async function words() {
   const { playing, problem } = await ask("/api/video/now", { run: shown });
@@ -11,30 +16,57 @@ async function words() {
   if (problem) set(false);
 }
 
-function set(on) {
+// Nothing is drawn while nobody can see it: the server's player stops when the last picture's stream has ended.
+function stream() {
+  const wanted = on && inSight && !document.hidden;
+  if (wanted === frames.hasAttribute("src")) return;
   clearInterval(asking);
-  const frames = $("frames");
-  frames.hidden = !on;
   // An address of its own each time, so that a stream that has ended begins anew.
-  if (on) frames.src = `/api/video?${new URLSearchParams({ run: shown, at: Date.now() })}`;
+  if (wanted) frames.src = `/api/video?${new URLSearchParams({ run: shown, at: Date.now() })}`;
   else frames.removeAttribute("src");
+  if (wanted) asking = setInterval(words, 1000);
+}
+
+function set(wanted) {
+  on = wanted;
+  frames.hidden = !on;
   $("play").textContent = on ? "stop playing" : "play the newest policy";
-  if (on) asking = setInterval(words, 1000);
+  stream();
+}
+
+async function record(parameters) {
+  const { said, problem, ready } = await ask("/api/recording", { run: shown, ...parameters });
+  $("record-said").textContent = problem || said || (recording ? "the first frame takes some seconds" : "");
+  $("recorded").hidden = !ready;
+  $("recorded").href = `/api/evaluation.mp4?${new URLSearchParams({ run: shown })}`;
+  if (problem || ready) {
+    clearInterval(recording);
+    recording = null;
+  }
+  $("record").disabled = recording !== null;
 }
 
 $("play").onclick = () => {
   $("video-said").textContent = "";
-  set($("frames").hidden);
+  set(!on);
 };
+$("record").onclick = () => {
+  recording = setInterval(record, 1000);
+  record({ begin: 1 });
+};
+document.addEventListener("visibilitychange", stream);
+new IntersectionObserver((seen) => {
+  inSight = seen.at(-1).isIntersecting;
+  stream();
+}).observe($("video"));
 
 export const video = {
   show(run) {
     shown = run;
     set(false);
-    $("video-said").textContent = "";
-  },
-  recorded(name) {
-    $("recorded").hidden = !name;
-    if (name) $("recorded").href = `/api/evaluation.mp4?${new URLSearchParams({ run: shown })}`;
+    clearInterval(recording);
+    recording = null;
+    for (const id of ["video-said", "record-said"]) $(id).textContent = "";
+    record();
   },
 };
