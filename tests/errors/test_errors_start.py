@@ -49,7 +49,7 @@ def test_command_lines(rlz: Rlz, options: list[str], words: list[str]) -> None:
         ("Antt-v4", ["There is no environment Antt-v4. Did you mean Ant-v4 or Ant-v5?"]),
         ("Ant-v77", ["There is no environment Ant-v77. Did you mean Ant-v5"]),
         ("my_robots:Arm-v0", ["there is no module 'my_robots'", "run rlz in the folder that holds"]),
-        ("CartPole-v1", ["action_space Discrete(2)", "sac needs continuous actions", "fit: dqn, ppo, appo."]),
+        ("CartPole-v1", ["action_space Discrete(2)", "sac needs continuous actions", "Algorithms that fit: dqn, "]),
         ("Nope-v1", ["There is no environment Nope-v1. An environment of your own is named with its module"]),
         ("Ant-v4 ", ["cannot be made: Malformed environment ID"]),
     ],
