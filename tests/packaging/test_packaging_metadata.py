@@ -41,7 +41,7 @@ def test_types_and_presets_are_in_the_package() -> None:
 def test_another_operating_system_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     assert main(["train", "sac", "--env", "Ant-v4"]) == 1
-    words = "rlz runs on Linux (5.14 or newer, x86-64 or aarch64), not on win32. On Windows, use WSL2"
+    words = "rlz runs on Linux (5.14 or newer; tried on x86-64), not on win32. On Windows, use WSL2"
     assert capsys.readouterr().err == f"error: {words}\n"
     monkeypatch.delitem(sys.modules, "rlz.transport", raising=False)
     with pytest.raises(errors.PlatformError, match="rlz runs on Linux"):
