@@ -80,7 +80,7 @@ def measure(row: Row, seconds: float) -> float:
     from rlz.algorithms.sac import Sac, SacSettings
     from rlz.envs.spaces import EnvSpec
     from rlz.learning.batches import Decoder
-    from rlz.learning.compiled import Compilation, Job, layouts
+    from rlz.learning.compiled import Compilation, CompileJob, layouts
     from rlz.learning.engine import Engine, EnginePlan
 
     sac = Sac(SacSettings(hidden=HIDDEN), EnvSpec.of_sizes(OBS, ACTION))
@@ -97,7 +97,7 @@ def measure(row: Row, seconds: float) -> float:
     plan = EnginePlan(compile=False, fixed=True)
     engine = Engine(sac, state, layout=layout, device=torch.device("cpu"), seed=0, plan=plan, log=lambda line: None)
     if row.executor != "eager":
-        compilation = Compilation(Job(sac, layout, "cpu", sac.cycle, dense=row.executor == "native"))
+        compilation = Compilation(CompileJob(sac, layout, "cpu", sac.cycle, dense=row.executor == "native"))
         compilation.start(nice=0)
         compilation.finished(wait=True)
         assert compilation.error is None, compilation.error

@@ -24,7 +24,7 @@ from rlz.bench.train import read_lines
 from rlz.errors import NonFiniteError
 from rlz.learning import engine as engine_module
 from rlz.learning.batches import Decoder
-from rlz.learning.compiled import Compilation, Job, layouts
+from rlz.learning.compiled import Compilation, CompileJob, layouts
 from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.executors import EagerExecutor, disagreement
 from rlz.learning.graphs import cuda_graph
@@ -202,7 +202,7 @@ def compiler(bench: Bench) -> Numbers:
         batch = 32 if bench.quick else 256
         rows = bench.rows.gather(torch.zeros(batch, dtype=torch.int64, device=bench.device))
         products = torch.get_float32_matmul_precision()
-        job = Job(algorithm, layouts(rows.tensors()), str(bench.device), algorithm.cycle, products)
+        job = CompileJob(algorithm, layouts(rows.tensors()), str(bench.device), algorithm.cycle, products)
         with tempfile.TemporaryDirectory() as folder:
             begin = time.perf_counter()
             made = Compilation(job, Path(folder))

@@ -16,7 +16,7 @@ from report import Numbers, SkippedError
 from bench import Bench, precisions
 from rlz.algorithms.base import WHOLE
 from rlz.bench.train import TrainSettings, Variant, measure_peer, read_lines, stop
-from rlz.learning.compiled import Compilation, Job, layouts
+from rlz.learning.compiled import Compilation, CompileJob, layouts
 from rlz.learning.executors import Executor
 from rlz.learning.launches import Launches
 from rlz.learning.precision import use_precision
@@ -62,7 +62,7 @@ def compilation(bench: Bench, precision: str, batch: int) -> Compilation:
     """Compiler of one shape, started."""
     algorithm = bench.algorithm(precision)
     rows = bench.rows.gather(torch.zeros(batch, dtype=torch.int64, device=bench.device))
-    job = Job(
+    job = CompileJob(
         *(algorithm, layouts(rows.tensors()), str(bench.device), algorithm.cycle),
         torch.get_float32_matmul_precision(),
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlz.errors import CheckpointError, ConfigError, DeviceError
-from rlz.learning.compiled import Job
+from rlz.learning.compiled import CompileJob
 from rlz.learning.precision import use_precision
 from rlz.records.checkpoint import newest_checkpoint
 from rlz.runtime.resume import _check_precision
@@ -68,4 +68,4 @@ def test_compiled_code_is_of_one_precision() -> None:
     from support.executors import make_job, make_sac
 
     job = make_job(make_sac())
-    assert job.key() != Job(job.algorithm, job.batch, job.device, job.kinds, "high").key()
+    assert job.key() != CompileJob(job.algorithm, job.batch, job.device, job.kinds, "high").key()

@@ -16,7 +16,7 @@ from rlz.algorithms.settings_json import description, settings_class
 from rlz.cli.app import main
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import CheckpointError
-from rlz.learning.compiled import Compilation, Job, layouts
+from rlz.learning.compiled import Compilation, CompileJob, layouts
 from rlz.learning.executors import EagerExecutor, disagreement
 from rlz.references import load
 
@@ -230,7 +230,7 @@ def test_a_pure_update_of_a_users_file_is_compiled_by_the_helper(tmp_path: Path,
     draw = torch.Generator().manual_seed(2)
     rows = [torch.randn(4, 3, generator=draw), torch.rand(4, 2, generator=draw), torch.randn(4, 3, generator=draw)]
     given = rlz.Batch(*rows, torch.randn(4, generator=draw), torch.full((4,), 0.9))
-    compilation = Compilation(Job(algorithm, layouts(given.tensors()), "cpu", ("whole",)), tmp_path)
+    compilation = Compilation(CompileJob(algorithm, layouts(given.tensors()), "cpu", ("whole",)), tmp_path)
     compilation.start(nice=0)
     assert compilation.finished(wait=True)
     assert compilation.error is None

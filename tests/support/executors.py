@@ -7,7 +7,7 @@ import torch
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.algorithms.sac import Sac
 from rlz.algorithms.td3 import Td3
-from rlz.learning.compiled import Job, kinds_of, layouts
+from rlz.learning.compiled import CompileJob, kinds_of, layouts
 from support.algorithms import made
 
 RATE = torch.tensor(1e-3, dtype=torch.float64)
@@ -40,6 +40,6 @@ def flag() -> torch.Tensor:
     return torch.zeros((), dtype=torch.int64)
 
 
-def make_job(algorithm: Algorithm[Any], batch: Batch | None = None, device: str = "cpu") -> Job:
+def make_job(algorithm: Algorithm[Any], batch: Batch | None = None, device: str = "cpu") -> CompileJob:
     fields = (make_batch() if batch is None else batch).tensors()
-    return Job(algorithm, layouts(fields), device, kinds_of(algorithm.cycle))
+    return CompileJob(algorithm, layouts(fields), device, kinds_of(algorithm.cycle))

@@ -8,7 +8,7 @@ import torch
 
 from rlz.algorithms.base import Algorithm
 from rlz.learning.batches import Decoder
-from rlz.learning.compiled import Job, layouts
+from rlz.learning.compiled import CompileJob, layouts
 from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.executors import EagerExecutor
@@ -82,7 +82,7 @@ class Made:
 
     error = None
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: CompileJob) -> None:
         self.job = job
 
     def finished(self, *, wait: bool) -> bool:

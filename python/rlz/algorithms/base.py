@@ -10,7 +10,7 @@ from rlz.algorithms.settings import RolloutSettings, Settings
 from rlz.answers import Answers, PolicySpec, Replay, Rollout
 from rlz.errors import CheckpointError, ConfigError
 from rlz.lazy import Lazy
-from rlz.networks.layout import Layout
+from rlz.networks.layout import FlatNetwork
 
 if TYPE_CHECKING:
     import torch
@@ -212,9 +212,9 @@ class Algorithm(Generic[S]):
         """What an update gives, from the metrics and checks that its kind has, by name."""
         return Outcome(state, _stacked(metrics, self.metrics, math.nan), _stacked(checks, self.checks, 0.0), td_errors)
 
-    def networks(self) -> dict[str, Layout]:
+    def networks(self) -> dict[str, FlatNetwork]:
         """Its networks by name."""
-        return {network.name: network for network in vars(self).values() if isinstance(network, Layout)}
+        return {network.name: network for network in vars(self).values() if isinstance(network, FlatNetwork)}
 
     def state_dict(self, state: Any) -> dict[str, Tensor]:
         """Views by name, for instance `actor.0.weight`, `target.critic.head.bias`, `adam.square.actor.0.weight`."""

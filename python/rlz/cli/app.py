@@ -109,10 +109,10 @@ def entry() -> NoReturn:
     """Run this process as the `rlz` command."""
     status = main()
     if status > 128:
-        from rlz.runtime.at_once import leave
+        from rlz.runtime.at_once import exit_process
 
         # Stopped by a signal, and all is closed: a second one must not meet the interpreter in its teardown.
-        leave(status)
+        exit_process(status)
     sys.exit(status)
 
 

@@ -82,7 +82,7 @@ class Decoder:
         return column if dtype in KEPT else column.to(torch.float32)
 
 
-class Slot:
+class BatchBuffer:
     """Memory for the packed rows of one batch: the same bytes as a numpy array and as a torch tensor.
 
     For prioritised replay also the weights, and which rows they are.
@@ -125,14 +125,14 @@ class Batches:
         self._cuda = device.type == "cuda"
         prioritized = isinstance(sampler, PrioritizedSampler)
         self._slots = [
-            Slot(batch_size, stride, pinned=self._cuda, prioritized=prioritized)
+            BatchBuffer(batch_size, stride, pinned=self._cuda, prioritized=prioritized)
             for _ in range(AHEAD + 1 if ahead else 1)
         ]
-        self._ready: queue.Queue[Slot | BaseException] = queue.Queue()
-        self._free: queue.Queue[Slot | None] = queue.Queue()
+        self._ready: queue.Queue[BatchBuffer | BaseException] = queue.Queue()
+        self._free: queue.Queue[BatchBuffer | None] = queue.Queue()
         self._lock = threading.Lock()  # held while the sampler draws
         self._thread = threading.Thread(target=self._prefetch, name="prefetch", daemon=True) if ahead else None
-        self._used: Slot | None = None
+        self._used: BatchBuffer | None = None
         self._has_rows = False
         self._closing = threading.Event()
 
@@ -166,7 +166,7 @@ class Batches:
     def draw(self, batch_size: int) -> Batch:
         """One batch of another size, for once."""
         pinned, prioritized = self._cuda, isinstance(self._sampler, PrioritizedSampler)
-        slot = Slot(batch_size, self._stride, pinned=pinned, prioritized=prioritized)
+        slot = BatchBuffer(batch_size, self._stride, pinned=pinned, prioritized=prioritized)
         self._draw(slot)
         return self._deliver(slot)
 
@@ -207,7 +207,7 @@ class Batches:
                 return False
         return True
 
-    def _deliver(self, slot: Slot) -> Batch:
+    def _deliver(self, slot: BatchBuffer) -> Batch:
         if not self._cuda:
             if slot.batch is None or self._decoder.copies:
                 slot.batch = self._decoder(slot.tensor, slot.weight)
@@ -218,7 +218,7 @@ class Batches:
         slot.copied.record()
         return self._decoder(rows, weight)
 
-    def _draw(self, slot: Slot) -> None:
+    def _draw(self, slot: BatchBuffer) -> None:
         if slot.copied is not None:
             slot.copied.synchronize()
             slot.copied = None

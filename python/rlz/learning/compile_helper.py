@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rlz.learning.compiled import Job
+    from rlz.learning.compiled import CompileJob
 
 PR_SET_PDEATHSIG = 1
 
@@ -66,7 +66,7 @@ def main() -> int:
     return 0
 
 
-def compile_update(job: Job, library: Path) -> None:
+def compile_update(job: CompileJob, library: Path) -> None:
     """Compile the in-place update of a job into `library` (atomically)."""
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx  # the compiler; takes seconds to import

@@ -67,7 +67,7 @@ def kinds_of(cycle: Sequence[str | None]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """What a compiled update is made from.
 
     Attributes
@@ -209,7 +209,7 @@ class Compilation:
     that keeps it from starting is an exception: `error` says it.
     """
 
-    def __init__(self, job: Job, folder: Path | None = None) -> None:
+    def __init__(self, job: CompileJob, folder: Path | None = None) -> None:
         self.job = job
         self.library = (cache_folder() if folder is None else folder) / f"{job.key()}.pt2"
         self.error: str | None = None

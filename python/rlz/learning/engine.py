@@ -20,7 +20,7 @@ from torch import Tensor
 from rlz._native import dense_instructions
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.errors import DeviceError, NonFiniteError, in_one_line
-from rlz.learning.compiled import Job, Layout, kinds_of
+from rlz.learning.compiled import CompileJob, Layout, kinds_of
 from rlz.learning.executors import EagerExecutor, Executor
 from rlz.learning.flag import LateFlag
 from rlz.learning.graphs import LOOKS, GraphedLaunches, cuda_graph
@@ -111,7 +111,7 @@ class Engine:
         self._done = int(state.updates)
         kinds, products = kinds_of(self._cycle), torch.get_float32_matmul_precision()
         # A fixed plan's bits depend on no measurement.
-        job = Job(algorithm, layout, str(device), kinds, products, dense=False if plan.fixed else None)
+        job = CompileJob(algorithm, layout, str(device), kinds, products, dense=False if plan.fixed else None)
         self._swap: Swap | None = None
         if plan.compile:
             self._swap = Swap(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlz.algorithms.base import Batch
 from rlz.errors import in_one_line
-from rlz.learning.compiled import LOW_PRIORITY, Compilation, CompiledExecutor, Job
+from rlz.learning.compiled import LOW_PRIORITY, Compilation, CompiledExecutor, CompileJob
 from rlz.learning.executors import Executor, disagreement
 from rlz.learning.memory import out_of_memory
 
@@ -33,7 +33,9 @@ class Swap:
     trial : memory that runs out is an error.
     """
 
-    def __init__(self, job: Job, eager: Executor, *, wait: bool, urgent: bool, precision: str, trial: bool) -> None:
+    def __init__(
+        self, job: CompileJob, eager: Executor, *, wait: bool, urgent: bool, precision: str, trial: bool
+    ) -> None:
         self._compilation = Compilation(job)
         self._eager = eager
         self._wait = wait

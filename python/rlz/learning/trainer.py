@@ -67,7 +67,7 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class TrainerSite:
     """Where and how a trainer runs: of one batch size.
 
     Attributes
@@ -96,7 +96,7 @@ class Learned(Protocol):
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what a trainer's `state_dict` gave. Raises CheckpointError naming what does not fit."""
 
-    def trainer(self, place: Place) -> Trainer:
+    def trainer(self, site: TrainerSite) -> Trainer:
         """A trainer of it."""
 
 
@@ -112,14 +112,14 @@ class PureState:
         """See `Learned`."""
         self._algorithm.load_state_dict(self._state, tensors)
 
-    def trainer(self, place: Place) -> Engine | TwoDevices:
+    def trainer(self, site: TrainerSite) -> Engine | TwoDevices:
         """See `Learned`."""
-        common = {"layout": place.layout, "seed": place.seed, "plan": place.plan, "log": place.log}
-        if len(place.devices) == 1:
-            device = place.devices[0]
-            return Engine(self._algorithm, self._state, device=device, replay=place.replay, **common)  # type: ignore[arg-type]
-        devices = place.devices[0], place.devices[1]
-        return TwoDevices(self._algorithm, self._state, devices=devices, exchange=place.exchange, **common)  # type: ignore[arg-type]
+        common = {"layout": site.layout, "seed": site.seed, "plan": site.plan, "log": site.log}
+        if len(site.devices) == 1:
+            device = site.devices[0]
+            return Engine(self._algorithm, self._state, device=device, replay=site.replay, **common)  # type: ignore[arg-type]
+        devices = site.devices[0], site.devices[1]
+        return TwoDevices(self._algorithm, self._state, devices=devices, exchange=site.exchange, **common)  # type: ignore[arg-type]
 
 
 class ModuleState:
@@ -143,19 +143,19 @@ class ModuleState:
         self._done = int(own.pop(Modules.UPDATES))
         self._algorithm.load_state_dict(None, own)
 
-    def trainer(self, place: Place) -> Modules:
+    def trainer(self, site: TrainerSite) -> Modules:
         """See `Learned`."""
-        if len(place.devices) > 1:
+        if len(site.devices) > 1:
             raise ConfigError("--devices needs a pure update, whose halves rlz can place apart. Use --device")
         return Modules(
             *(self._algorithm, self._metrics),
-            seed=place.seed,
-            threads=place.plan.threads,
-            fixed=place.plan.fixed,
+            seed=site.seed,
+            threads=site.plan.threads,
+            fixed=site.plan.fixed,
             done=self._done,
-            log=place.log,
-            layout=place.layout,
-            rows=place.replay,
+            log=site.log,
+            layout=site.layout,
+            rows=site.replay,
         )
 
 

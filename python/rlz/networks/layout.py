@@ -16,7 +16,7 @@ else:
 
 
 @runtime_checkable
-class Layout(Protocol):
+class FlatNetwork(Protocol):
     """Of one network, or of several that follow one gradient. A field of a state with its name has its parameters."""
 
     @property

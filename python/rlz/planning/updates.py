@@ -24,7 +24,7 @@ from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
 from rlz.learning.auto_precision import auto_precision
 from rlz.learning.batches import Batches, Decoder
-from rlz.learning.compiled import Compilation, Job, kinds_of, layouts
+from rlz.learning.compiled import Compilation, CompileJob, kinds_of, layouts
 from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.executors import EagerExecutor
@@ -141,7 +141,7 @@ class Bench:
     def _compilation(self, algorithm: Algorithm[Any], draw: "Draw") -> Compilation:
         key = repr(algorithm), draw.batch_size
         if key not in self._compilations:
-            job = Job(algorithm, layouts(draw().tensors()), "cpu", kinds_of(algorithm.cycle))
+            job = CompileJob(algorithm, layouts(draw().tensors()), "cpu", kinds_of(algorithm.cycle))
             self._compilations[key] = Compilation(job)
         return self._compilations[key]
 

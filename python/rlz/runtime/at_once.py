@@ -41,10 +41,10 @@ def exit_now(run_dir: Path, tracker: "Tracker | None", status: int) -> NoReturn:
         closing.start()
         closing.join(DISPLAY_S)
     _clean(run_dir)  # what a thread was just beginning
-    leave(status)
+    exit_process(status)
 
 
-def leave(status: int) -> NoReturn:
+def exit_process(status: int) -> NoReturn:
     """End this process without the teardown of the interpreter, which can take longer than everything before it."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()

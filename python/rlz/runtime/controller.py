@@ -82,7 +82,7 @@ class Slot:
 
 
 @dataclass
-class Outcome:
+class RunEnd:
     """How a run ended: "completed", "stopped" or "failed", and why it failed."""
 
     status: str
@@ -148,7 +148,7 @@ class Controller:
             self.kill()
             raise
 
-    def run(self, tracker: RunTracker, signals: StopSignals) -> Outcome:
+    def run(self, tracker: RunTracker, signals: StopSignals) -> RunEnd:
         """Supervise the workers until the run has ended, one way or another; none is left afterwards."""
         self._poll.register(signals.fd, select.POLLIN)
         self._open_door(tracker)
@@ -386,12 +386,12 @@ class Controller:
         for line in lines:
             tracker.note(line.decode(errors="replace"))
 
-    def _outcome(self, signals: StopSignals) -> Outcome:
+    def _outcome(self, signals: StopSignals) -> RunEnd:
         if self._error:
-            return Outcome("failed", self._error)
+            return RunEnd("failed", self._error)
         limiter = self.streams.limiter
         if limiter.env_steps >= limiter.total_timesteps and limiter.state == FINISHED:
-            return Outcome("completed")
+            return RunEnd("completed")
         if signals.count:
-            return Outcome("stopped")
-        return Outcome("failed", f"the {self.job.graph.sink.role} ended before the run was complete")
+            return RunEnd("stopped")
+        return RunEnd("failed", f"the {self.job.graph.sink.role} ended before the run was complete")

@@ -20,7 +20,7 @@ from rlz.placement import Place
 from rlz.records.checkpoint import read_checkpoint
 from rlz.records.checkpointer import save_states
 from rlz.records.run_directory import RunDirectory
-from rlz.runtime.controller import Outcome, RunTracker
+from rlz.runtime.controller import RunEnd, RunTracker
 from rlz.runtime.live import open_door
 from rlz.runtime.serial_stop import StopWatch
 from rlz.runtime.signals import StopSignals
@@ -91,7 +91,7 @@ class SerialRun:
         """Every worker; all of them are this process."""
         return [WorkerInfo.of(place, os.getpid(), self._restarts[place.slot]) for place in self._job.places]
 
-    def run(self, tracker: Tracker, signals: StopSignals) -> Outcome:
+    def run(self, tracker: Tracker, signals: StopSignals) -> RunEnd:
         """Run to the end, or to a stop signal; never raises for an error in a worker."""
         notices_to(tracker.note)
         try:
@@ -138,7 +138,7 @@ class SerialRun:
         report = Report.of(error)
         return "\n".join(line for line in (f"{name}: {report.error}", report.traceback.rstrip()) if line)
 
-    def _outcome(self, tracker: RunTracker, signals: StopSignals) -> Outcome:
+    def _outcome(self, tracker: RunTracker, signals: StopSignals) -> RunEnd:
         try:
             self._run(tracker, signals)
         except Exception as error:
@@ -154,9 +154,9 @@ class SerialRun:
             for worker in self._workers.values():
                 with suppress(Exception):
                     worker.close()
-            return Outcome("failed", text)
+            return RunEnd("failed", text)
         limiter = self._streams.limiter
-        return Outcome("completed" if limiter.env_steps >= limiter.total_timesteps else "stopped")
+        return RunEnd("completed" if limiter.env_steps >= limiter.total_timesteps else "stopped")
 
     def _run(self, tracker: RunTracker, signals: StopSignals) -> None:
         workers = self._workers

@@ -14,7 +14,7 @@ from rlz.errors import CheckpointError
 from rlz.planning.needs import check_memory
 from rlz.records.run_directory import RunDirectory, create_run_directory, named_problems, runs_folder
 from rlz.records.totals import start_clock
-from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, leave
+from rlz.runtime.at_once import MAIN_THREAD_S, exit_now, exit_process
 from rlz.runtime.signals import StopSignals
 from rlz.system.descendants import ended_afterwards, orphans_come_here
 from rlz.system.files import replace_file
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlz.envs.spaces import EnvSpec
     from rlz.planning.plan import Plan
     from rlz.records.checkpoint import Checkpoint
-    from rlz.runtime.controller import Outcome
+    from rlz.runtime.controller import RunEnd
     from rlz.tracking import Tracker
     from rlz.tracking.callbacks import Callbacks
     from rlz.transport import Streams
@@ -277,11 +277,11 @@ def launch(start: Launch, streams: "Streams") -> Ended:
         outcome, signals = _processes(start, streams)
     status = _exit_status(outcome, signals)
     if signals.count >= 2:
-        leave(status)
+        exit_process(status)
     return Ended(start.run_dir.path, outcome.status, outcome.error, status)
 
 
-def _processes(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
+def _processes(start: Launch, streams: "Streams") -> "tuple[RunEnd, StopSignals]":
     from rlz.planning.verify import Verifier
     from rlz.runtime.controller import Controller
     from rlz.tracking import Tracker
@@ -334,7 +334,7 @@ def _attached(start: Launch, signals: StopSignals) -> "Callbacks | None":
     return start.callbacks
 
 
-def _serial(start: Launch, streams: "Streams") -> "tuple[Outcome, StopSignals]":
+def _serial(start: Launch, streams: "Streams") -> "tuple[RunEnd, StopSignals]":
     from rlz.runtime.serial import SerialRun
     from rlz.system.files import remove_temporary
     from rlz.tracking import Tracker
@@ -390,7 +390,7 @@ def _salvage(start: Launch, streams: "Streams", tracker: "Tracker") -> None:
         tracker.note(f"the {gone} is gone; the {rows:,} rows of the replay buffer are saved for a resumed run")
 
 
-def _exit_status(outcome: "Outcome", signals: StopSignals) -> int:
+def _exit_status(outcome: "RunEnd", signals: StopSignals) -> int:
     if outcome.status == "failed":
         return 1
     return 0 if outcome.status == "completed" else signals.exit_status

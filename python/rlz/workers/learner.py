@@ -186,11 +186,11 @@ class Learner:
 
     def _leave(self, timeout: float | None) -> int | None:
         """Leave for updates; None when there is none yet, 0 when there will be none."""
-        granted = self._updates.leave(0.0)
+        granted = self._updates.grant(0.0)
         if granted is None and timeout != 0.0:
             self._published(self._publication.finish(wait=True))  # samplers that are waited for should have it
             self._wait.begin(*self._updates.waits_for)
-            granted = self._updates.leave(SLICE_S if timeout is None else min(timeout, SLICE_S))
+            granted = self._updates.grant(SLICE_S if timeout is None else min(timeout, SLICE_S))
         if granted is not None:
             self._wait.end()
         return granted

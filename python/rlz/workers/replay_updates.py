@@ -111,7 +111,7 @@ class ReplayUpdates:
         rate = self._parts.rate(self._batch_size)
         notice(f"learning rate: {rate:.3g}, scaled for batches of {self._batch_size}")
 
-    def leave(self, timeout: float) -> int | None:
+    def grant(self, timeout: float) -> int | None:
         """See `Updates`: as many as the limiter grants, up to a launch of them."""
         limiter = self._streams.limiter
         if self._held_until > 0:

@@ -96,7 +96,7 @@ class RolloutUpdates:
         """See `Updates`."""
         self._trainer.start()
 
-    def leave(self, timeout: float) -> int | None:
+    def grant(self, timeout: float) -> int | None:
         """See `Updates`: those of an epoch, once there is a rollout."""
         limiter = self._parts.streams.limiter
         if limiter.state != RUNNING:

@@ -18,7 +18,7 @@ from rlz.learning.device_choice import find_device
 from rlz.learning.engine import EnginePlan
 from rlz.learning.launches import Rows
 from rlz.learning.normalizer import Normalizer
-from rlz.learning.trainer import Learned, Place, Trainer
+from rlz.learning.trainer import Learned, Trainer, TrainerSite
 from rlz.learning.two_devices import Exchange
 from rlz.records.checkpoint import Checkpoint
 from rlz.transport.stats import Stat, StatsRow, Waiting
@@ -71,7 +71,7 @@ class Updates(Protocol):
     def start(self) -> None:
         """After the first publication: begin what goes on beside the updates."""
 
-    def leave(self, timeout: float) -> int | None:
+    def grant(self, timeout: float) -> int | None:
         """Updates that may be made now; None when there are none yet, 0 when there will be none."""
 
     def make(self, most: int, learning_rate: float, timeout: float | None) -> int:
@@ -153,11 +153,11 @@ class Parts:
         urgent: bool = False,
         rows: Rows | None = None,
     ) -> Trainer:
-        """A trainer for batches of a layout; the other parameters are those of `EnginePlan` and `Place`."""
+        """A trainer for batches of a layout; the other parameters are those of `EnginePlan` and `TrainerSite`."""
         config = self.config
         plan = EnginePlan(config.compile, config.threads, fixed=self.serial, launch=launch, urgent=urgent)
         exchange = Exchange(config.exchange_every, config.staleness())
-        return self.learned.trainer(Place(layout, self.devices, exchange, seed, plan, log, rows))
+        return self.learned.trainer(TrainerSite(layout, self.devices, exchange, seed, plan, log, rows))
 
 
 def seed_of(spec: WorkerSpec, config: RunConfig, role: Role) -> int:
