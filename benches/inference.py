@@ -2,10 +2,11 @@
 
     python benches/inference.py > benches/results/inference.md          # all cases, two interleaved rounds
     python benches/inference.py --cases pendulum --rounds 1 --seconds 2
+    python benches/inference.py --samplers 1 --cases pendulum ant wide
 
-Two samplers with six environments each step as fast as they can, in processes of their own beside the inference server
-where there is one; no learner takes a core, the parameters are random ones. Two cores: with central inference the
-server shares them with both samplers.
+Two samplers with six environments each, or one with twelve, step as fast as they can, in processes of their own beside
+the inference server where there is one; no learner takes a core, the parameters are random ones. On two cores the
+server shares them with two samplers, and has one of its own beside one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rlz.transport.streams import FIRST_WORKER_ID, Origin
 from rlz.workers.job import Job
 from rlz.workers.process import WorkerProcess, single_threaded, wait_until_dead
 
-SAMPLERS, ENVS = 2, 12
+ENVS = 12
 HERE = Path(__file__)
 
 
@@ -78,11 +79,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 PLACES = [("inline", 1), ("central", 1), ("central", 2), ("central", 3)]
 
 
-def measure(options: dict[str, Any], inference: str, groups: int, seconds: float) -> tuple[float, float, list[float]]:
+def measure(
+    options: dict[str, Any], inference: str, groups: int, seconds: float, samplers: int
+) -> tuple[float, float, list[float]]:
     """Env steps/s, mean rows of a batch of the server (NaN without one), and env steps/s of each sampler."""
     config = run_config(
         **options,
-        **{"samplers": SAMPLERS, "num_envs": ENVS, "inference": inference, "env_groups": groups},
+        **{"samplers": samplers, "num_envs": ENVS, "inference": inference, "env_groups": groups},
         **{"learning_starts": 0, "replay_ratio": "free", "total_timesteps": 10**9, "buffer_size": 100_000},
         **{"eval_every": 0, "device": "cpu"},
     )
@@ -127,13 +130,15 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--samplers", type=int, default=2)
     options = parser.parse_args()
     sys.path.insert(0, str(HERE.parent))  # workers find `Slow` there
     found: dict[tuple[str, str, int], list[tuple[float, float, list[float]]]] = defaultdict(list)
     for _ in range(options.rounds):
         for case in options.cases:
             for inference, groups in PLACES:
-                found[case, inference, groups].append(measure(CASES[case][1], inference, groups, options.seconds))
+                one = measure(CASES[case][1], inference, groups, options.seconds, options.samplers)
+                found[case, inference, groups].append(one)
     machine = detect()
     print(f"{date.today()}, {machine.cpu}, {platform.python_version()}, `{' '.join(sys.argv)}`\n")
     columns = [f"{inference}, {groups} group{'s' * (groups > 1)}" for inference, groups in PLACES]

@@ -1,13 +1,19 @@
-"""PPO end to end, env steps per second with learning, beside Stable-Baselines3's in the same minutes.
+"""PPO end to end, env steps per second with learning: rlz beside other libraries and bare environments.
 
-    python benches/rollouts.py --output benches/results/rollouts.md              # CartPole-v1, HalfCheetah-v5, Ant-v4
-    python benches/rollouts.py --env CartPole-v1 --num-envs 8 --seconds 15
+    python benches/rollouts.py --warm                                  # fills the compiler's cache; nothing is measured
+    python benches/rollouts.py --env Ant-v4 --rounds 1                 # adds a round to benches/results/rollouts.json
+    python benches/rollouts.py --rounds 0                              # the tables of all rounds, rollouts.md
 
-Both have networks of 64x64 with tanh, rollouts of 512 steps of each environment, batches of 64 rows, 10 epochs;
-evaluations are off. rlz runs until its updates are compiled and SETTLE_S after that, then the window begins: the rate
-is that of its metrics.jsonl, and so are the shares of the workers' time. Stable-Baselines3 steps all environments in
-its own process (DummyVecEnv); its rate is that of whole iterations after the first, the better one of 1 and 2 torch
-threads (with 2 beside other work it fell to 160 to 400 steps/s). Rounds take turns; medians count.
+Everybody has networks of 64x64 with tanh and learns the same from each env step: `small` are rollouts of 2,048 steps
+of all environments and batches of 64 rows, Stable-Baselines3's defaults; `large` are rollouts of 4,096 steps and
+batches of 256. Both make 10 epochs. Numbers of environments differ: each library's best one counts.
+
+Stable-Baselines3 and SBX step all environments in their own process, the first with one torch thread. Sample Factory
+has two workers and learns while they go on, as APPO of rlz does; its Gymnasium knows MuJoCo's v4 only. rlz gets nothing
+but the options of the workload. Bare environments take random actions that were drawn before, on one core, and on all.
+
+Evaluations are off. rlz runs until its updates are compiled and SETTLE_S after that; the rate is that of its
+metrics.jsonl, and so are the shares of the workers' time.
 """
 
 from __future__ import annotations
@@ -24,141 +30,176 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlz.bench.environments import peer_python
+from rlz.bench.children import run_child
+from rlz.bench.environments import PEER_SCRIPTS, PEERS, peer_python
+from rlz.bench.train import read_lines, stop
 from rlz.system.detect import detect
 
-ENVS = {"CartPole-v1": 8, "HalfCheetah-v5": 4, "Ant-v4": 4}
-N_STEPS, BATCH, EPOCHS = 512, 64, 10
-SETTLE_S, LIMIT_S = 4.0, 240.0
+HERE = Path(__file__)
+RESULTS = HERE.parent / "results" / "rollouts.json"
+ENVS = ("CartPole-v1", "HalfCheetah-v5", "Ant-v4")
+SIZES = {"small": {"rows": 2048, "batch_size": 64}, "large": {"rows": 4096, "batch_size": 256}}
+EPOCHS = 10
+CONTENDERS = {
+    "small": [("rlz ppo", 4), ("sb3", 4), ("sbx", 4), ("sample-factory", 8)],
+    "large": [("rlz ppo", 32), ("rlz appo", 32), ("sb3", 32), ("sbx", 32), ("sample-factory", 32)],
+}
+"""By size: library, and environments."""
+
+SETTLE_S, LIMIT_S = 2.0, 240.0
 SHARES = ("learner/phase_update", "learner/phase_draw", "learner/wait_batch", "sampler-0/phase_environment")
 SHARES += ("sampler-0/phase_act", "sampler-0/phase_copy", "sampler-0/wait_limiter")
 
-SB3 = """
-import sys, time, torch
-from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-env, count, steps, batch, epochs, seconds, threads = sys.argv[1], *map(int, sys.argv[2:])
-torch.set_num_threads(threads)
-class Clock(BaseCallback):
-    began = None
-    def _on_step(self): return True
-    def _on_rollout_start(self):
-        now = time.perf_counter()
-        if self.began is None and self.num_timesteps:
-            self.began, self.first = now, self.num_timesteps
-        elif self.began is not None and now - self.began > seconds:
-            print((self.num_timesteps - self.first) / (now - self.began), flush=True)
-            sys.exit(0)
-PPO("MlpPolicy", make_vec_env(env, count), n_steps=steps, batch_size=batch, n_epochs=epochs, device="cpu").learn(
-    10**9, callback=Clock())
+BARE = """
+import json, sys, time
+import gymnasium
+env, seconds = gymnasium.make(sys.argv[1]), float(sys.argv[2])
+actions = [env.action_space.sample() for _ in range(1000)]
+env.reset(seed=1)
+steps, end = 0, time.perf_counter() + seconds
+while time.perf_counter() < end:
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+    steps += len(actions)
+print(json.dumps({"rate": steps / (time.perf_counter() - end + seconds)}))
 """
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    """Lines of a metrics.jsonl that are whole."""
-    found = []
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
-
-
-def rlz(env: str, count: int, seconds: float, algo: str) -> dict[str, float]:
+def rlz(env: str, size: str, count: int, seconds: float, algo: str, more: dict[str, Any]) -> dict[str, float]:
     """Rates of one run in its window."""
-    options = {"--n-steps": N_STEPS, "--batch-size": BATCH, "--n-epochs": EPOCHS, "--learning-rate": 3e-4}
+    shape = SIZES[size]
+    options = {"--n-steps": shape["rows"] // count, "--batch-size": shape["batch_size"], "--n-epochs": EPOCHS}
     options |= {"--hidden": "64,64", "--activation": "tanh", "--clip-range": 0.2, "--gamma": 0.99, "--gae-lambda": 0.95}
-    options |= {"--eval-every": 0, "--log-every": 1, "--num-envs": count, "-n": 10**9, "--checkpoint-every": 0}
+    options |= {"--learning-rate": 3e-4, "--ent-coef": 0.0, "--vf-coef": 0.5, "--max-grad-norm": 0.5}
+    options |= {"--num-envs": count, "--eval-every": 0, "--log-every": 1, "--checkpoint-every": 0, "-n": 10**9, **more}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "rlz", "train", algo, "--env", env, "--runs-dir", folder, "--name", "run"]
+        command += ["--no-normalize-obs", "--no-normalize-reward"]
         command += [str(word) for pair in options.items() for word in pair]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            window = _window(Path(folder) / "run" / "metrics.jsonl", seconds)
+            window = _window(process, Path(folder) / "run" / "metrics.jsonl", seconds)
         finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+            stop(process)
     first, last = window[0], window[-1]
     wall = last["wall_s"] - first["wall_s"]
-    found = {"env steps/s": (last["env_steps"] - first["env_steps"]) / wall}
-    found["updates/s"] = (last["updates"] - first["updates"]) / wall
+    found = {name: (last[of] - first[of]) / wall for name, of in (("rate", "env_steps"), ("updates", "updates"))}
     for name in SHARES:
         found[name] = statistics.fmean(row.get(f"workers/{name}", 0.0) for row in window[1:])
     return found
 
 
-def _window(path: Path, seconds: float) -> list[dict[str, Any]]:
+def _window(process: subprocess.Popen[bytes], path: Path, seconds: float) -> list[dict[str, Any]]:
     limit = time.monotonic() + LIMIT_S + seconds
-    while time.monotonic() < limit:
-        time.sleep(0.5)
-        compiled = [row for row in rows(path) if row.get("train/compiled") == 1.0]
+    while time.monotonic() < limit and process.poll() is None:
+        time.sleep(0.25)
+        compiled = [row for row in read_lines(path) if row.get("train/compiled") == 1.0]
         begin = compiled[0]["wall_s"] + SETTLE_S if compiled else 0.0
         if compiled and compiled[-1]["wall_s"] >= begin + seconds:
             return [row for row in compiled if row["wall_s"] >= begin]
-    raise SystemExit(f"updates were not compiled within {LIMIT_S:.0f} s")
+    raise SystemExit(f"updates were not compiled within {LIMIT_S:.0f} s, or the run ended ({process.poll()})")
 
 
-def sb3(env: str, count: int, seconds: float) -> dict[str, float]:
-    """Rate of Stable-Baselines3."""
-    found = []
-    for threads in (1, 2):
-        numbers = [str(int(number)) for number in (count, N_STEPS, BATCH, EPOCHS, seconds, threads)]
-        command = [str(peer_python("sb3")), "-c", SB3, env, *numbers]
-        found.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-    return {"env steps/s": max(found)}
+def peer(library: str, env: str, size: str, count: int, seconds: float) -> dict[str, Any]:
+    """Rate of a peer."""
+    job = {"library": library, "env": env, "num_envs": count, "workers": 2, "threads": 1, "epochs": EPOCHS, "seed": 1}
+    job |= SIZES[size] | {"seconds": seconds, "settle": SETTLE_S, "recorded": PEERS[library].recorded}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [peer_python(library), PEER_SCRIPTS / "ppo.py", json.dumps(job)]
+        found = run_child(command, timeout=120.0 + seconds, env={"TMPDIR": folder})
+    return {"rate": found["env_steps_per_s"], "versions": found["versions"]}
 
 
-def lines(found: dict[str, dict[str, list[dict[str, float]]]]) -> Iterator[str]:
-    """A table of medians, and the shares."""
+def bare(env: str, processes: int, seconds: float) -> dict[str, float]:
+    """Rate of bare environments, over all processes."""
+    command = [sys.executable, "-c", BARE, env, str(seconds)]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
+    return {"rate": sum(json.loads(child.communicate()[0])["rate"] for child in children)}
+
+
+def measure(contender: str, env: str, size: str, count: int, seconds: float, more: dict[str, Any]) -> dict[str, Any]:
+    """One window of one contender."""
+    if contender.startswith("rlz "):
+        return rlz(env, size, count, seconds, contender.removeprefix("rlz "), more)
+    return bare(env, count, seconds) if contender == "bare" else peer(contender, env, size, count, seconds)
+
+
+def contenders(size: str) -> list[tuple[str, int]]:
+    """All of a size; bare environments go with the small one."""
+    cores = detect().cores
+    return CONTENDERS[size] + [("bare", count) for count in sorted({1, cores}) if size == "small"]
+
+
+def lines(results: list[dict[str, Any]]) -> Iterator[str]:
+    """The tables of all rounds."""
     hardware = detect()
-    machine = f"{time.strftime('%Y-%m-%d')}, {hardware.cpu}, {hardware.cores} cores"
-    yield f"# PPO end to end\n\n{machine}. `{' '.join(sys.argv)}`\n"
-    yield "| environment | rlz, env steps/s | updates/s | SB3, env steps/s | ratio |\n|---|---|---|---|---|"
-    for env, sides in found.items():
-        ours, theirs = ([one["env steps/s"] for one in sides[side]] for side in ("rlz", "sb3"))
-        updates = statistics.median(one["updates/s"] for one in sides["rlz"])
-        ratio = f"{statistics.median(ours) / statistics.median(theirs):.2f}" if theirs else ""
-        other = f"{statistics.median(theirs):,.0f} ({min(theirs):,.0f} to {max(theirs):,.0f})" if theirs else ""
-        spread = f"{statistics.median(ours):,.0f} ({min(ours):,.0f} to {max(ours):,.0f})"
-        yield f"| {env}, {ENVS.get(env, 1)} environments | {spread} | {updates:,.0f} | {other} | {ratio} |"
-    yield (
-        "\nShares of the time, medians:\n\n| environment | "
-        + " | ".join(SHARES)
-        + " |\n|---"
-        + "|---" * len(SHARES)
-        + "|"
-    )
-    for env, sides in found.items():
-        cells = (f"{statistics.median(one[name] for one in sides['rlz']):.2f}" for name in SHARES)
-        yield f"| {env} | {' | '.join(cells)} |"
+    yield f"# PPO end to end\n\n{time.strftime('%Y-%m-%d')}, {hardware.cpu}, {hardware.cores} cores. {HERE.name}\n"
+    rates: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
+    for one in results:
+        rates.setdefault((one["env"], one["size"], one["contender"], one["count"]), []).append(one)
+    for size, shape in SIZES.items():
+        yield f"## {size}: rollouts of {shape['rows']:,} steps, batches of {shape['batch_size']}, {EPOCHS} epochs\n"
+        yield "| env steps/s, median (range) | " + " | ".join(ENVS) + " |\n|---" + "|---" * len(ENVS) + "|"
+        for contender, count in contenders(size):
+            cells = (_spread(rates.get((env, size, contender, count), [])) for env in ENVS)
+            unit = "process" if contender == "bare" else "environment"
+            yield f"| {contender}, {count} {unit}{'s' * (count > 1)} | {' | '.join(cells)} |"
+        cells = []
+        for env in ENVS:
+            medians = {
+                key[2:]: statistics.median(one["rate"] for one in found)
+                for key, found in rates.items()
+                if key[:2] == (env, size) and key[2] != "bare"
+            }
+            ours = {key: value for key, value in medians.items() if key[0].startswith("rlz")}
+            best = max((value for key, value in medians.items() if key not in ours), default=0.0)
+            cells.append(f"{max(ours.values()) / best:.2f}" if ours and best else "")
+        yield f"| best of rlz / best of the others | {' | '.join(cells)} |\n"
+        yield (
+            "Shares of the time of rlz, medians:\n\n| | " + " | ".join(SHARES) + " |\n|---" + "|---" * len(SHARES) + "|"
+        )
+        for env in ENVS:
+            for contender, count in contenders(size):
+                found = rates.get((env, size, contender, count), [])
+                if contender.startswith("rlz") and found:
+                    parts = (f"{statistics.median(one[name] for one in found):.2f}" for name in SHARES)
+                    yield f"| {contender}, {env} | {' | '.join(parts)} |"
+        yield ""
+
+
+def _spread(found: list[dict[str, Any]]) -> str:
+    values = sorted(one["rate"] for one in found)
+    return f"{statistics.median(values):,.0f} ({values[0]:,.0f} to {values[-1]:,.0f})" if values else ""
 
 
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", action="append", choices=list(ENVS))
-    parser.add_argument("--algo", default="ppo")
-    parser.add_argument("--num-envs", type=int)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--env", nargs="+", choices=ENVS, default=list(ENVS))
+    parser.add_argument("--size", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--only", default="", help="contenders whose name begins so")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--option", nargs=2, action="append", default=[], help="of rlz train, such as --samplers 1")
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    found: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for _ in range(given.rounds):
-        for env in given.env or ENVS:
-            count = given.num_envs or ENVS[env]
-            sides = found.setdefault(env, {"rlz": [], "sb3": []})
-            sides["rlz"].append(rlz(env, count, given.seconds, given.algo))
-            if not given.no_peer:
-                sides["sb3"].append(sb3(env, count, given.seconds))
-            print(env, {side: one[-1:] for side, one in sides.items()}, flush=True)
-    text = "\n".join(lines(found)) + "\n"
-    print(text)
-    if given.output:
-        given.output.write_text(text)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    results = json.loads(given.results.read_text()) if given.results.is_file() else []
+    more = {f"--{name}": value for name, value in given.option}
+    for number in range(1 if given.warm else given.rounds):
+        jobs = [(env, size, *one) for env in given.env for size in given.size for one in contenders(size)]
+        jobs = [job for job in jobs if job[2].startswith("rlz" if given.warm else given.only)]
+        for env, size, contender, count in jobs if number % 2 == 0 else reversed(jobs):
+            seconds = 1.0 if given.warm else given.seconds
+            found = measure(contender, env, size, count, seconds, more)
+            print(f"{env} {size} {contender} {count}: {found['rate']:,.0f}", flush=True)
+            if not given.warm:
+                results.append({"env": env, "size": size, "contender": contender, "count": count, **found})
+                given.results.write_text("[\n" + ",\n".join(json.dumps(one) for one in results) + "\n]\n")
+    given.results.with_suffix(".md").write_text("\n".join(lines(results)) + "\n")
 
 
 if __name__ == "__main__":

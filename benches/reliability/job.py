@@ -22,7 +22,14 @@ from rlz.system.detect import detect
 from rlz.transport.stats import Stat
 
 ROOT = Path(__file__).parents[2]
-ROLES = ("learner", "evaluator", "sampler")
+ROLES = {
+    ":learner": "learner",
+    ":evaluator": "evaluator",
+    ":sampler": "sampler",
+    ":groupedsampler": "sampler",
+    ":inferenceserver": "inference",
+}
+"""By the end of the name of a worker's class, in small letters."""
 
 
 class Hang(AssertionError):
@@ -36,12 +43,16 @@ class Job:
     ----------
     folder : for run folder ("run") and output.
     options : of `rlz train`, with underscores.
+    algo : what is trained.
     resume : go on with the run in `folder` instead.
     """
 
-    def __init__(self, folder: Path, options: dict[str, Any], *, fake: bool = False, resume: bool = False) -> None:
+    def __init__(
+        self, folder: Path, options: dict[str, Any], *, algo: str = "sac", fake: bool = False, resume: bool = False
+    ) -> None:
         self.run_dir = folder / "run"
         self.output = folder / "output"
+        self.algo = algo
         fakes = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
@@ -66,7 +77,7 @@ class Job:
                 *([str(self.run_dir)] if resume else []),
             ]
         given = {} if resume else {"runs_dir": str(folder), "name": "run"}
-        command = [sys.executable, "-m", "rlz", "train", *(["--resume", str(self.run_dir)] if resume else ["sac"])]
+        command = [sys.executable, "-m", "rlz", "train", *(["--resume", str(self.run_dir)] if resume else [self.algo])]
         for name, value in {**options, **given}.items():
             option = "--" + name.replace("_", "-")
             command += ["--no-" + option[2:]] if value is False else [option] if value is True else [option, str(value)]
@@ -76,7 +87,7 @@ class Job:
 
     def workers(self) -> dict[str, list[psutil.Process]]:
         """Living processes by role; "other": what workers started themselves."""
-        found: dict[str, list[psutil.Process]] = {role: [] for role in (*ROLES, "other")}
+        found: dict[str, list[psutil.Process]] = {role: [] for role in (*ROLES.values(), "other")}
         try:
             children = self.controller.children(recursive=True)
         except psutil.NoSuchProcess:
@@ -89,7 +100,8 @@ class Job:
                     continue
             except psutil.NoSuchProcess:
                 continue
-            role = next((role for role in ROLES if any(part.lower().endswith(f":{role}") for part in command)), "other")
+            parts = [part.lower() for part in command]
+            role = next((role for end, role in ROLES.items() if any(part.endswith(end) for part in parts)), "other")
             found[role].append(process)
         return found
 

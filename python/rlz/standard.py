@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from rlz.answers import Answers, Replay
 from rlz.graph import ENDS_THE_RUN, Graph, Node, Rule, Stream
 
 REPLAY, TRAJECTORIES, PARAMETERS, INFERENCE = "replay", "trajectories", "parameters", "inference"
 """Names of the streams."""
+
+Inference = Literal["inline", "central", "learner"]
 
 GROUPED = "rlz.workers.grouped:GroupedSampler"
 
@@ -25,7 +28,7 @@ def standard(
     *,
     envs: int = 1,
     evaluates: bool = True,
-    central: bool = False,
+    inference: Inference = "inline",
     groups: int = 1,
 ) -> Graph:
     """The graph of samplers, learner and evaluator, from an algorithm's answers.
@@ -39,10 +42,11 @@ def standard(
     total_timesteps : env steps of the run.
     envs : environments of the run, over all samplers.
     evaluates : whether there is an evaluator.
-    central : actions are chosen for all samplers by an inference server.
+    inference : where actions are chosen: in each sampler, or for all of them by a server or by the learner.
     groups : into which each sampler splits its environments.
     """
     data, manifest = answers.data, answers.policy.manifest
+    sampler = GROUPED if inference != "inline" or groups > 1 else "rlz.workers.sampler:Sampler"
     if isinstance(data, Replay):
         rows, ratio = Stream(REPLAY, "replay", data.fields, {"capacity": data.capacity}), data.ratio
     else:
@@ -54,8 +58,7 @@ def standard(
              death=ENDS_THE_RUN, torch=True, grace_s=LEARNER_GRACE_S, schemas=schemas),
         Node("evaluator", "rlz.workers.evaluator:Evaluator", takes=(PARAMETERS,), progress="episodes", stays=True,
              schemas={PARAMETERS: manifest}),
-        Node("sampler", GROUPED if central or groups > 1 else "rlz.workers.sampler:Sampler", takes=(PARAMETERS,),
-             gives=(rows.name,), progress="env_steps", schemas=schemas),
+        Node("sampler", sampler, takes=(PARAMETERS,), gives=(rows.name,), progress="env_steps", schemas=schemas),
     ]  # fmt: skip
     graph = Graph(
         nodes=tuple(node for node in nodes if evaluates or node.progress != "episodes"),
@@ -63,11 +66,11 @@ def standard(
         rule=Rule(total_timesteps, data.starts, ratio),
         metrics=answers.metrics,
     )
-    return _central(graph, answers) if central else graph
+    return graph if inference == "inline" else _central(graph, answers, by_learner=inference == "learner")
 
 
-def _central(graph: Graph, answers: Answers) -> Graph:
-    """The graph with an inference server, which the samplers ask with observations."""
+def _central(graph: Graph, answers: Answers, *, by_learner: bool) -> Graph:
+    """The graph with an inference server, or a learner that is one too, which the samplers ask with observations."""
     of_row = {field[0]: field for field in answers.data.fields}
     extras = () if isinstance(answers.data, Replay) else answers.policy.extras
     asked = (of_row["obs"],)
@@ -76,4 +79,9 @@ def _central(graph: Graph, answers: Answers) -> Graph:
     nodes = tuple(
         replace(node, gives=(*node.gives, INFERENCE)) if node == graph.source else node for node in graph.nodes
     )
-    return replace(graph, nodes=(*nodes, server), streams=(*graph.streams, stream))
+    if by_learner:
+        both, takes = "rlz.workers.serving_learner:ServingLearner", (*graph.sink.takes, *server.takes)
+        nodes = tuple(replace(node, worker=both, takes=takes) if node == graph.sink else node for node in nodes)
+    else:
+        nodes = (*nodes, server)
+    return replace(graph, nodes=nodes, streams=(*graph.streams, stream))

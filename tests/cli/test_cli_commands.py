@@ -107,7 +107,7 @@ def test_profile_of_the_machine_alone(
         assert main(["profile", *option]) == 2
         assert f"{option[0]} needs an environment: give --env" in capsys.readouterr().err
     assert main(["profile", "--env", "CartPole-v1", "--algo", "ppo"]) == 2
-    assert "ppo learns from rollouts, which are not planned yet" in capsys.readouterr().err
+    assert "ppo learns from rollouts, whose plan follows from the number of cores" in capsys.readouterr().err
     assert len(calls.seen) == 1
 
 

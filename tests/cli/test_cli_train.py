@@ -68,6 +68,7 @@ def test_every_option_reaches_the_configuration(
         "samplers": 2,
         "num_envs": 4,
         "inference": "central",
+        "inference_device": "cuda:1",
         "env_groups": 2,
         "network": "my_net.py:Net",
         "threads": 2,

@@ -145,6 +145,28 @@ def test_a_traced_update_is_the_same_function(native, algorithm, kind):
         torch.testing.assert_close(got.double(), want.double(), rtol=2e-3, atol=2e-4, equal_nan=True)
 
 
+def test_the_choice_is_by_what_compiled_updates_call(native, monkeypatch):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def through_python(*arguments: Any) -> None:
+        raise AssertionError("an operator's way through Python takes longer than the products of a small network")
+
+    algorithm = sac()
+    with torch.no_grad(), dense.operators():
+        program = make_fx(lambda *given: algorithm.update(*given, WHOLE)[1])(*inputs(algorithm, torch.float32))
+    for name in ("_forward", "_backward"):
+        monkeypatch.setattr(dense, name, through_python)
+    calls = native.dense_calls(program)
+    for node in calls:
+        arguments = [native._example(argument) for argument in node.args]
+        given = [one.clone() if isinstance(one, torch.Tensor) else one for one in arguments]
+        dense.ready(node.target, *arguments)()
+        for one, before in zip(arguments, given, strict=True):
+            assert not isinstance(one, torch.Tensor) or torch.equal(one, before)
+    monkeypatch.setattr(torch._ops.OpOverload, "__call__", through_python)
+    assert native.faster(program) in (True, False)
+
+
 def test_the_choice_is_by_the_time_of_all_calls(native, monkeypatch):
     from torch.fx.experimental.proxy_tensor import make_fx
 

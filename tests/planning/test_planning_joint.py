@@ -16,8 +16,8 @@ def test_two_settings_with_real_samplers_and_a_real_learner(tmp_path: Path) -> N
     run = config(hidden="8", batch_size=16)
     place = {"spin_count": 1000, "pinned": True, "device": "cpu", "compile": False}
     settings = [
-        {**place, "samplers": 1, "envs_per_sampler": 1, "replay_ratio": 0.5},
-        {**place, "samplers": 2, "envs_per_sampler": 2, "replay_ratio": None},
+        {**place, "samplers": 1, "envs_per_sampler": 1, "replay_ratio": 0.5, "inference": "inline"},
+        {**place, "samplers": 2, "envs_per_sampler": 2, "replay_ratio": None, "inference": "central"},
     ]
     job = json.dumps({"config": run.model_dump(mode="json"), "settings": settings, "seconds": 0.5})
     lines = []
@@ -30,4 +30,5 @@ def test_two_settings_with_real_samplers_and_a_real_learner(tmp_path: Path) -> N
     assert (held.samplers, held.replay_ratio, held.executor, held.precision) == (1, 0.5, "eager", "fp32")
     assert held.updates_per_s == pytest.approx(0.5 * held.env_steps_per_s, rel=0.2)
     assert (free.samplers, free.envs_per_sampler, free.replay_ratio) == (2, 2, None)
+    assert (held.inference, free.inference) == ("inline", "central")
     assert min(free.env_steps_per_s, free.updates_per_s, free.learner_cpu, free.sampler_cpu) > 0

@@ -136,7 +136,7 @@ def test_threads_are_left_to_the_learner_where_only_eager_updates_were_measured(
 def test_options_that_are_given_win() -> None:
     run, chosen, _ = made("64 cores and 2 cards", samplers=3, threads=2, device="cpu", publish_every=7)
     assert chosen.given == ("samplers", "threads", "device", "publish_every")
-    assert set(chosen.choices) == {"num_envs", "spin_count", "pin", "updates_per_launch"}
+    assert set(chosen.choices) == {"num_envs", "spin_count", "pin", "updates_per_launch", "inference"}
     planned = chosen.apply(run)
     assert (planned.samplers, planned.threads, planned.device, planned.publish_every) == (3, 2, "cpu", 7)
     assert planned.num_envs % 3 == 0
@@ -259,6 +259,23 @@ def test_pinning_must_have_been_measured_to_help() -> None:
     little = profile(hardware(2), joint=[together(140, 140), together(145, 145, pinned=True)])
     much = profile(hardware(2), joint=[together(140, 140), together(160, 160, pinned=True)])
     assert [plan(config(), (), one).choices["pin"] for one in (little, much)] == [False, True]
+
+
+def test_a_server_must_have_been_measured_to_help() -> None:
+    little, much = (
+        profile(hardware(2), actor_us=50.0, joint=[together(140, 140), together(rate, rate, inference="central")])
+        for rate in (145, 160)
+    )
+    plans = [plan(config(), (), one) for one in (little, much)]
+    assert [one.choices["inference"] for one in plans] == ["inline", "central"]
+    assert plans[0].reasons["inference"] == "140 env steps/s, with central 145: measured together"
+    assert plans[1].apply(config()).inference == "central"
+    assert "inference" not in plan(config(inference="inline"), ("inference",), much).choices
+    assert plan(config(inference="auto"), ("inference",), much).choices["inference"] == "central", "auto leaves it"
+    cheap = plan(config(), (), profile(hardware(2), joint=[together(140, 140)]))
+    assert cheap.choices["inference"] == "inline"
+    assert cheap.reasons["inference"] == "choosing actions takes 5% of a sampler's time, and no server could save more"
+    assert plan(config(), ()).choices["inference"] == "auto", "without a profile, as in each sampler"
 
 
 def test_another_wait_must_have_been_measured_to_help() -> None:

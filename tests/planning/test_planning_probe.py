@@ -13,6 +13,7 @@ from rich.console import Console
 from rlz.bench.children import Child
 from rlz.errors import RlzError
 from rlz.planning import probe, report
+from rlz.planning.joint import SAME_IN_BOTH
 from rlz.planning.planner import plan
 from rlz.planning.profile_model import Profile
 from rlz.system.detect import Hardware
@@ -48,12 +49,13 @@ class FakeChild:
     hardware: Hardware
     slow: str = ""
     jobs: list[dict[str, Any]]
+    actor_us: float
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
         self.module = command[2].rpartition(".")[2]
         self.job = json.loads(command[3])
         self.env = env or {}
-        self.whole = profile(FakeChild.hardware, steps=1000.0).to_json()
+        self.whole = profile(FakeChild.hardware, steps=1000.0, actor_us=FakeChild.actor_us).to_json()
         self.answers: Iterator[dict[str, Any]] = iter(getattr(self, f"_{self.module}")())
         FakeChild.jobs.append(self.job | {"module": self.module, "spin": self.env.get("GOMP_SPINCOUNT")})
 
@@ -115,7 +117,7 @@ class FakeChild:
             if setting["envs_per_sampler"] == 4:
                 lines.append({"error": "no luck"})
                 continue
-            place = {k: setting[k] for k in ("samplers", "envs_per_sampler", "spin_count", "pinned", "device")}
+            place = {key: setting[key] for key in SAME_IN_BOTH}
             rates = {"env_steps_per_s": 75.0, "updates_per_s": 75.0, "frames_per_s": 19200.0, "seconds": 1.0}
             waits = {"sampler_waits": 0.9, "learner_waits": 0.0, "batch_waits": 0.0, "publish_share": 0.0}
             rest = {"batch_size": 256, "replay_ratio": setting["replay_ratio"], "precision": "fp32", "threads": 1}
@@ -127,7 +129,7 @@ class FakeChild:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     """A machine of two cores that is measured by `FakeChild`."""
-    FakeChild.hardware, FakeChild.slow, FakeChild.jobs = hardware(2), "", []
+    FakeChild.hardware, FakeChild.slow, FakeChild.jobs, FakeChild.actor_us = hardware(2), "", [], 5.0
     monkeypatch.setattr(probe, "Child", FakeChild)
     monkeypatch.setattr(probe, "detect", lambda: FakeChild.hardware)
     return FakeChild
@@ -165,6 +167,18 @@ def test_a_free_run_is_pinned_as_a_free_run(machine: type[FakeChild]) -> None:
     assert together[:2] == [(None, 1000, False), (1.0, 1000, False)]
     assert together[-1] == (None, 1000, True)
     assert all(spin == 1000 for _, spin, _ in together)
+
+
+def test_a_server_is_measured_where_choosing_actions_takes_time(
+    machine: type[FakeChild],
+) -> None:
+    found = probe.profile(config(), 60.0)
+    assert {one.inference for one in found.joint} == {"inline"}, "5 us beside steps of 100 us"
+    machine.actor_us = 50.0
+    found = probe.profile(config(), 60.0)
+    assert (found.joint[-1].inference, found.joint[-1].pinned) == ("central", False)
+    assert {one.inference for one in probe.profile(config(inference="inline"), 60.0).joint} == {"inline"}
+    assert {one.inference for one in probe.profile(config(inference="central"), 60.0).joint} == {"central"}
 
 
 def test_without_an_environment_what_needs_none_is_measured(machine: type[FakeChild], tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ import pytest
 import rows
 from chaos import Chaos, chaos
 from job import left_since, shared_files, write_result
+from rollout_storm import Storm as RolloutStorm
+from rollout_storm import learners_death
+from rollout_storm import storm as rollout_storm
 from storm import Storm, storm
 
 from rlz._native import FLAG_FIRST
@@ -87,3 +90,10 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
     result = chaos(settings, tmp_path / "chaos")
     write_result("reliability_chaos", vars(settings), result, None)
     assert sum(result["kills"].values()) >= 200
+
+
+@pytest.mark.kill
+def test_samplers_and_servers_of_a_run_on_rollouts_are_killed_and_its_learner_dies(tmp_path: Path) -> None:
+    settings = RolloutStorm(seconds=30.0, every=1.5, seed=int(time.time()))
+    assert sum(rollout_storm(settings, tmp_path / "storm")["kills"].values()) >= 5
+    learners_death(settings, tmp_path / "death")

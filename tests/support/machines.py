@@ -41,6 +41,7 @@ def profile(
     gain_of_envs: float = 1.1,
     joint: Sequence[Joint] = (),
     publish_us: float = 50.0,
+    actor_us: float = 5.0,
     run: RunConfig | None = None,
 ) -> Profile:
     """What measuring would give: `steps` of one sampler, compiled `updates` of one CPU thread and of one card."""
@@ -83,7 +84,12 @@ def profile(
                 },
             },
             "sampling": {
-                **{"step_us": spread, "reset_us": spread, "episode_length": 200.0, "actor": ({"envs": 1, "us": 5.0},)},
+                **{
+                    "step_us": spread,
+                    "reset_us": spread,
+                    "episode_length": 200.0,
+                    "actor": ({"envs": 1, "us": actor_us},),
+                },
                 **{"bare_env_steps_per_s": 1.2 * steps, "share_of_bare": 1 / 1.2, "rates": tuple(rates)},
             },
             "products": ({"device": "cpu", "dtype": "fp32", "threads": 1, "flops": 7e10},),

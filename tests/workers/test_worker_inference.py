@@ -15,6 +15,7 @@ from rlz.transport.stats import Stat
 from rlz.workers.grouped import GroupedSampler
 from rlz.workers.inference import InferenceServer
 from rlz.workers.sampler import Sampler
+from rlz.workers.serving_learner import ServingLearner
 from support.harness import SAMPLER, Run, config
 
 SERVER = 4
@@ -75,6 +76,46 @@ def test_in_turns_the_rows_are_those_of_inline_inference(make: Make) -> None:
         assert len(one["obs"]) == 20
         for name, values in one.items():
             np.testing.assert_array_equal(values, other[name])
+
+
+def test_a_learner_that_answers_makes_a_whole_run_with_its_samplers(make: Make) -> None:
+    options = {"replay_ratio": 0.5, "batch_size": 8, "compile": False, "threads": 1, "checkpoint_every": 0.0}
+    run = make(inference="learner", num_envs=3, **options)
+    (run.run_dir / "checkpoints").mkdir()
+    assert [node.role for node in run.job.graph.nodes if node.role == "inference"] == []
+    learner = ServingLearner(run.spec("learner", worker_id=SERVER), run.streams.of(run.job.graph.sink))
+    learner.start()
+    asking = sampler(run)
+    for turn in count():
+        over = not asking.step(0.05)
+        if not learner.step(0.0) and over:
+            break
+        assert turn < 10_000, "it stands still"
+    for worker in (asking, learner):
+        worker.close()
+    assert (run.limiter.env_steps, run.limiter.updates) == (100, 45)
+    assert sum(len(one["obs"]) for one in rows(run)) == 100
+    assert max(versions(run)) > 1, "it answers with newer and newer parameters"
+
+
+def test_what_ends_the_thread_of_a_learner_that_answers_ends_the_learner(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(inference="learner", num_envs=2, compile=False, learning_starts=0)
+
+    def broken(self: InferenceServer, count: int) -> None:
+        raise ValueError("no such action")
+
+    monkeypatch.setattr(InferenceServer, "_act", broken)
+    learner = ServingLearner(run.spec("learner", worker_id=SERVER), run.streams.of(run.job.graph.sink))
+    learner.start()
+    asking = sampler(run)
+    asking.step(0.0)
+    learner._thread.join(20.0)
+    with pytest.raises(ValueError, match="no such action"):
+        learner.step(0.0)
+    learner.close()
+    asking.close()
 
 
 @pytest.mark.parametrize("inference", ["central", "inline"])

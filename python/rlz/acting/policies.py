@@ -66,8 +66,10 @@ def ranks(lanes: ArrayLike, envs: int) -> NDArray[np.float32]:
     return (np.asarray(lanes) / max(envs - 1, 1)).astype(np.float32)
 
 
-def make_policy(spec: PolicySpec, seed: np.random.SeedSequence) -> Policy:
+def make_policy(spec: PolicySpec, seed: np.random.SeedSequence, device: str = "cpu") -> Policy:
     """Make what acts. torch is imported for a torch module alone.
+
+    `device`: where a torch module runs.
 
     Raises
     ------
@@ -78,4 +80,8 @@ def make_policy(spec: PolicySpec, seed: np.random.SeedSequence) -> Policy:
         return NativePolicy(**spec.network, seed=seed.generate_state(4, np.uint64).tolist())
     from rlz.acting.torch_policy import TorchPolicy
 
-    return TorchPolicy(spec, seed)
+    if device == "cpu":
+        return TorchPolicy(spec, seed)
+    import torch
+
+    return TorchPolicy(spec, seed, torch.device(device))

@@ -1,7 +1,8 @@
-"""A policy that runs any torch module: in samplers, the evaluator and `rlz.load`. On the CPU."""
+"""A policy that runs any torch module: in samplers, evaluator and `rlz.load` on the CPU, in a server also on a card."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ class TorchPolicy:
     ----------
     spec : names the user's module and the rule that acts with it.
     seed : of everything that it draws.
+    device : where the module runs; None: on the CPU, with views of the parameters. On a card torch draws from the
+        card's own generator, which `state` has not.
 
     Raises
     ------
@@ -46,7 +49,7 @@ class TorchPolicy:
         The module cannot be made, or has other tensors than the spec says.
     """
 
-    def __init__(self, spec: PolicySpec, seed: np.random.SeedSequence) -> None:
+    def __init__(self, spec: PolicySpec, seed: np.random.SeedSequence, device: torch.device | None = None) -> None:
         rule, self._spaces = rule_of(spec.network, spec.extras)
         self._rule = rule
         self._name = str(spec.network["module"]).partition(":")[2] if not self._pickled(spec) else "the module"
@@ -61,6 +64,10 @@ class TorchPolicy:
             raise PolicyError(f"{self._name} has other tensors than the policy: {_difference(found, expected)}")
         self.manifest = list(spec.manifest)
         self._unpacked = Unpacked(self._module, 0 if self._clip is None else 8 * self._spaces.obs_dim)
+        self._device = device
+        self._acting = self._module if device is None else copy.deepcopy(self._module).to(device)
+        if device is not None and device.type == "cuda":
+            torch.cuda.manual_seed(int(seed.spawn(3)[2].generate_state(1)[0]))
         self._shape = self._spaces.obs_shape
         self._uniform = actions_of(self._spaces).uniform
         self._choices = np.array(self._spaces.action_choices, np.int64)
@@ -86,13 +93,13 @@ class TorchPolicy:
         if parameters.shape != self._unpacked.parameters.shape:
             raise ValueError(f"parameters: given {parameters.size} bytes, expected {self.nbytes} (see manifest)")
         self._unpacked.parameters[:] = parameters
-        self._unpacked.follow()
+        self._follow()
 
     def refresh(self, subscriber: Subscriber) -> int:
         """Read the newest version when it moved; returns the version in use."""
         if subscriber.version() != self._version:
             self._version, _, _ = subscriber.read(self._unpacked.parameters)
-            self._unpacked.follow()
+            self._follow()
         return self._version
 
     def act(
@@ -109,10 +116,12 @@ class TorchPolicy:
         rows = len(obs)
         # A copy: the module may change it, and an array of the caller's must not be.
         shaped = torch.from_numpy(self._normal(obs.astype(np.float32)).reshape(rows, *self._shape))
+        if self._device is not None:
+            shaped = shaped.to(self._device)
         moment = Moment(progress, deterministic, self._draws.numpy, ranks)
         with _one_thread(), self._draws.lent(advance=not deterministic), torch.inference_mode():
             try:
-                chosen, more = self._rule.act(self._module, shaped, self._spaces, moment)
+                chosen, more = self._rule.act(self._acting, shaped, self._spaces, moment)
             except RlzError as error:
                 raise PolicyError(f"{self._name}: {error}") from error
             except Exception as error:
@@ -134,6 +143,14 @@ class TorchPolicy:
     def state(self, value: bytes) -> None:
         self._draws.restore(value)
 
+    def _follow(self) -> None:
+        """The module takes what `parameters` holds now."""
+        self._unpacked.follow()
+        if self._device is not None:
+            with torch.no_grad():
+                own, acting = self._module.state_dict(), self._acting.state_dict()
+                torch._foreach_copy_([acting[name] for name in own], list(own.values()))
+
     def _normal(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Observations [m, obs_dim] in place, as the module sees them."""
         if self._clip is not None:
@@ -148,7 +165,7 @@ class TorchPolicy:
             raise PolicyError(f"{self._name} gave a {type(chosen).__name__} as actions, expected a tensor")
         if chosen.shape != actions.shape:
             raise PolicyError(f"{self._name} gave actions {list(chosen.shape)}, expected {list(actions.shape)}")
-        values = chosen.numpy()
+        values = chosen.cpu().numpy()
         if self._choices.size:
             if not ((values >= 0) & (values < self._choices)).all():
                 raise PolicyError(
@@ -162,7 +179,7 @@ class TorchPolicy:
         if name not in extras:
             raise PolicyError(f"{self._name} gave no {name!r}, which the data keeps; it gave {sorted(extras)}")
         try:
-            into[:] = extras[name].reshape(into.shape).numpy()
+            into[:] = extras[name].reshape(into.shape).cpu().numpy()
         except (RuntimeError, ValueError):
             given = list(extras[name].shape)
             raise PolicyError(f"{self._name} gave {name!r} as {given}, expected {list(into.shape)}") from None

@@ -139,9 +139,9 @@ def _resolved(env: str | None, algo: str | None, config: Path | None, needs: lis
     resolved = resolve_with_origins(algo or (DEFAULT if config is None else None), env, {}, config)
     if not isinstance(resolved.config.data(), Replay):
         raise UsageError(
-            f"{label(resolved.config.algo)} learns from rollouts, which are not planned yet: runs take --samplers and "
-            "--num-envs as they are given. `rlz profile` alone measures the machine; with --env it measures an "
-            "algorithm that has a replay buffer, such as --algo " + DEFAULT
+            f"{label(resolved.config.algo)} learns from rollouts, whose plan follows from the number of cores: there "
+            "is nothing to measure for it, and `rlz train` says what it chose. `rlz profile` alone measures the "
+            "machine; with --env it measures an algorithm that has a replay buffer, such as --algo " + DEFAULT
         )
     return resolved
 

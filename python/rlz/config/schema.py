@@ -17,6 +17,7 @@ from pydantic import (
 
 from rlz.algorithms.default import DEFAULT
 from rlz.answers import Replay, Rollout
+from rlz.config.agreement import check_agreement
 from rlz.options import Integer, Number, Panel, literals, option, values
 from rlz.references import PICKLE, UNNAMED
 from rlz.system.device import has_driver
@@ -150,10 +151,19 @@ class RunConfig(BaseModel):
         ge=1,
         le=MAX_ENVS,
     )
-    inference: Literal["inline", "central"] = option(
-        "inline",
+    inference: Literal["auto", "inline", "central", "learner"] = option(
+        "auto",
         panel=Panel.PLACEMENT,
-        help="Where actions are chosen: inline in each sampler, or central in a server, for all samplers in batches.",
+        help="Where actions are chosen: inline in each sampler, or for all samplers in batches, central in a server or "
+        "in the learner's process. auto: as the plan says, else inline.",
+    )
+    inference_device: str = option(
+        "cpu",
+        panel=Panel.PLACEMENT,
+        help="Of an inference server whose policy torch runs: cpu, cuda or cuda:N.",
+        metavar="DEVICE",
+        expects="cpu, cuda or cuda:N",
+        pattern=r"^(cpu|cuda(:\d+)?)$",
     )
     device: Annotated[str, BeforeValidator(values.device)] = option(
         "auto",
@@ -291,32 +301,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        """Rules between fields; the messages name options, `overrides` passes them on as they are."""
-        if self.num_envs < self.samplers:
-            raise ValueError(
-                f"--num-envs {self.num_envs} is less than --samplers {self.samplers}: every sampler needs an "
-                f"environment. Use --num-envs {self.samplers} or more, or fewer samplers."
-            )
-        if self.env_groups > (least := self.num_envs // self.samplers):
-            raise ValueError(
-                f"--env-groups {self.env_groups} is more than the {least} environments of a sampler. Use --env-groups "
-                f"{least} or fewer, or --num-envs {self.env_groups * self.samplers} or more."
-            )
-        if self.devices is not None and self.device != "auto":
-            raise ValueError(
-                f"--device {self.device} and --devices {','.join(self.devices)}: give one of them. --devices places "
-                "critics and actor apart."
-            )
-        if self.precision == "tf32" and all(
-            device == "cpu" or (device == "auto" and not has_driver()) for device in self.learner_devices()
-        ):
-            raise ValueError("--precision tf32: the CPU has no tf32. Use auto, fp32 or bf16.")
-        if self.max_staleness is not None and self.max_staleness < self.exchange_every - 1:
-            raise ValueError(
-                f"--max-staleness {self.max_staleness} is less than --exchange-every {self.exchange_every} allows: "
-                f"just before an exchange the actor is {self.exchange_every - 1} updates behind. Use "
-                f"{self.exchange_every - 1} or more."
-            )
+        check_agreement(self)
         return self
 
     def data(self) -> Replay | Rollout:
@@ -328,6 +313,10 @@ class RunConfig(BaseModel):
         data = self.data()
         assert isinstance(data, Replay), f"{self.algo} has no replay buffer"
         return data
+
+    def acts(self) -> Literal["inline", "central", "learner"]:
+        """Where actions are chosen."""
+        return "inline" if self.inference == "auto" else self.inference
 
     def slack(self) -> float:
         """Most updates by which either side may leave the ratio's line.

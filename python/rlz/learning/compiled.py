@@ -172,6 +172,7 @@ class CompiledExecutor:
                 else:
                     os.environ["TMPDIR"] = before
         self._batch = batch
+        self._checked: Any = None  # the newest batch: rows of a rollout come in the same one each time
         self._unwritten = {kind: _numbers(update.get_metadata()) for kind, update in self._update.items()}
         self.dense = any(numbers is not None for numbers in self._unwritten.values())
         """It has dense layers of rlz."""
@@ -181,8 +182,10 @@ class CompiledExecutor:
     ) -> Updated:
         """As in `Executor`. Raises ValueError for a batch of another layout (the code does not check)."""
         fields = batch.tensors()
-        if layouts(fields) != self._batch:
-            raise ValueError(f"compiled for batches of {self._batch}, got {layouts(fields)}")
+        if batch is not self._checked:
+            if layouts(fields) != self._batch:
+                raise ValueError(f"compiled for batches of {self._batch}, got {layouts(fields)}")
+            self._checked = batch
         update, inputs = self._update[kind], [*state, failed, *fields, noise, learning_rate]
         unwritten = self._unwritten[kind]
         if unwritten is None:

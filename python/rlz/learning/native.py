@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from rlz.learning import onednn
+from rlz.networks import dense
 
 WORTHWHILE = 1.15
 """Time of all dense layers, relative to their bare products by torch, below which they are used. What torch has beside
@@ -79,8 +80,7 @@ def faster(program: GraphModule) -> bool:
             for left, right in pairs:
                 product(left, right)
 
-        target: Any = node.target
-        works = partial(target, *inputs), partial(by_torch, bare)
+        works: Any = dense.ready(node.target, *inputs), partial(by_torch, bare)
         times = [tuple(map(_seconds, works)) for _ in range(ROUNDS)]
         native += min(mine for mine, _ in times)
         others += min(theirs for _, theirs in times)

@@ -9,7 +9,7 @@ gradients, and everything else of a loss stays torch code. Outside they are what
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -21,6 +21,9 @@ from rlz import _native
 
 LEAST = 1024
 """Numbers below which Adam and Polyak are left to torch: a temperature, for instance."""
+
+SMALL = 1 << 16
+"""Numbers below which a copy takes no longer than the call of the threads that would share it."""
 
 _active = False
 
@@ -105,11 +108,28 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(_native.__file__, mode=ctypes.RTLD_GLOBAL)
 
 
+def ready(operator: Any, *inputs: Any) -> Callable[[], None]:
+    """The C function behind `dense_forward` or `dense_backward` with all that it gets, for as often as one likes.
+
+    It takes as long as in a compiled update; the operator spends ten times as much on a small network in Python.
+    """
+    like, arguments = _STACKS[operator]
+    return _ready(*arguments(*inputs, *like(*inputs)))
+
+
 def _call(name: str, *arguments: Any) -> None:
+    _ready(name, *arguments)()
+
+
+def _ready(name: str, *arguments: Any) -> Callable[[], None]:
     """Tensors go as addresses, lists of them as arrays of addresses, None as null."""
-    converted = [_argument(argument) for argument in arguments]
-    if getattr(library(), f"rlz_dense_{name}")(*converted):
-        raise RuntimeError(f"dense_{name} failed; its message is above")
+    function, converted = getattr(library(), f"rlz_dense_{name}"), [_argument(argument) for argument in arguments]
+
+    def call(kept: Any = arguments) -> None:  # what the addresses are of
+        if function(*converted):
+            raise RuntimeError(f"dense_{name} failed; its message is above")
+
+    return call
 
 
 def _argument(argument: Any) -> Any:
@@ -132,9 +152,13 @@ def _forward_like(flat: Tensor, x: Tensor, shape: list[int], keep: bool) -> tupl
 
 def _forward(flat: Tensor, x: Tensor, shape: list[int], keep: bool) -> tuple[Tensor, Tensor]:
     y, kept = _forward_like(flat, x, shape, keep)
-    step = x.stride(0) if x.shape[0] > 1 else x.shape[1]
-    _call("forward", shape, len(shape), x.shape[0], flat, x, step, y, kept if keep else None)
+    _call(*_forward_arguments(flat, x, shape, keep, y, kept))
     return y, kept
+
+
+def _forward_arguments(flat: Tensor, x: Tensor, shape: list[int], keep: bool, y: Tensor, kept: Tensor) -> Any:
+    step = x.stride(0) if x.shape[0] > 1 else x.shape[1]
+    return "forward", shape, len(shape), x.shape[0], flat, x, step, y, kept if keep else None
 
 
 def _backward_like(
@@ -148,9 +172,23 @@ def _backward(
     flat: Tensor, kept: Tensor, dy: Tensor, shape: list[int], weights: bool, first: int, columns: int
 ) -> tuple[Tensor, Tensor]:
     dflat, dx = _backward_like(flat, kept, dy, shape, weights, first, columns)
-    into = dflat if weights else None, dx if columns else None
-    _call("backward", shape, len(shape), dy.shape[1], flat, kept, dy, *into, first, columns)
+    _call(*_backward_arguments(flat, kept, dy, shape, weights, first, columns, dflat, dx))
     return dflat, dx
+
+
+def _backward_arguments(
+    flat: Tensor,
+    kept: Tensor,
+    dy: Tensor,
+    shape: list[int],
+    weights: bool,
+    first: int,
+    columns: int,
+    dflat: Tensor,
+    dx: Tensor,
+) -> Any:
+    into = dflat if weights else None, dx if columns else None
+    return "backward", shape, len(shape), dy.shape[1], flat, kept, dy, *into, first, columns
 
 
 def _adam_like(
@@ -184,6 +222,9 @@ def use_threads(threads: int) -> None:
 
 def commit(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy flat contiguous float32 tensors, each source into its target."""
+    if sum(len(target) for target in targets) < SMALL:
+        torch._foreach_copy_(list(targets), list(sources))
+        return
     _call("commit", len(targets), [len(target) for target in targets], list(targets), list(sources))
 
 
@@ -195,3 +236,8 @@ for _name, _run, _like in (
 ):
     _library.impl(_name, _run, "CPU")  # type: ignore[no-untyped-call]
     _library.impl(_name, _like, "Meta")  # type: ignore[no-untyped-call]
+
+_STACKS: dict[Any, Any] = {
+    torch.ops.rlz.dense_forward.default: (_forward_like, _forward_arguments),
+    torch.ops.rlz.dense_backward.default: (_backward_like, _backward_arguments),
+}

@@ -71,6 +71,8 @@ def categorical(logits: Tensor, choices: Sequence[int], action: Tensor) -> tuple
         [batch, components], int64.
     """
     logs = [part.log_softmax(-1) for part in torch.split(logits, list(choices), -1)]
-    taken = [part.gather(1, action[:, index : index + 1]) for index, part in enumerate(logs)]
+    # Not `gather`: its gradient is a call of torch's, which the compiler cannot make part of a loop.
+    chosen = [torch.arange(size, device=action.device) == action[:, i : i + 1] for i, size in enumerate(choices)]
+    taken = [part.where(one, 0.0).sum(1, keepdim=True) for part, one in zip(logs, chosen, strict=True)]
     entropies = [-(part.exp() * part).sum(-1, keepdim=True) for part in logs]
     return torch.cat(taken, 1).sum(1), torch.cat(entropies, 1).sum(1)

@@ -19,7 +19,7 @@ from rlz.planning.model import (
     update_rate,
 )
 from rlz.planning.needs import CONTROLLER_BYTES, ENV_BYTES, LEARNER_BYTES, STEPPER_BYTES, replay_rows
-from rlz.planning.profile_model import Profile
+from rlz.planning.profile_model import Inference, Profile
 from rlz.system.cores import ladder
 
 if TYPE_CHECKING:
@@ -73,10 +73,11 @@ class Candidates:
         pins = {False} | {one.pinned for one in self.joint}
         spins = {config.spin_count} if "spin_count" in self.given else spins
         pins = {config.pin} if "pin" in self.given else pins
+        inferences = {self.inference} | {one.inference for one in self.joint if config.inference == "auto"}
         for device in self.devices():
-            ways = list(product(self.threads(device), sorted(spins), sorted(pins)))
+            ways = list(product(self.threads(device), sorted(spins), sorted(pins), [device], sorted(inferences)))
             for (samplers, envs), way in product(self._samplers(), ways):
-                setting = Setting(samplers, envs, *way, device)
+                setting = Setting(samplers, envs, *way)
                 if setting in joint or self._sensible(setting):
                     yield setting
 
@@ -97,8 +98,14 @@ class Candidates:
                 return False
             if not self.threads_given and setting.threads > max(1, cores - setting.samplers):
                 return False
-        # How waits and pinning turn out is known from measurements only.
-        return setting.spin_count in (DEFAULT_SPIN, config.spin_count) and setting.pinned == config.pin
+        # How waits, pinning and a server turn out is known from measurements only.
+        usual = setting.spin_count in (DEFAULT_SPIN, config.spin_count) and setting.pinned == config.pin
+        return usual and setting.inference == self.inference
+
+    @property
+    def inference(self) -> Inference:
+        """Where actions are chosen unless measurements say otherwise."""
+        return self.config.acts()
 
     @property
     def threads_given(self) -> bool:
@@ -190,5 +197,6 @@ def effort(setting: Setting) -> tuple[float, ...]:
         setting.pinned,
         setting.threads,
         setting.spin_count != DEFAULT_SPIN,
+        setting.inference != "inline",
         setting.device != "cpu",
     )

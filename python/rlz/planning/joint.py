@@ -33,6 +33,9 @@ from rlz.workers.job import Job
 from rlz.workers.learner import Learner
 from rlz.workers.process import WorkerProcess, single_threaded, wait_until_dead
 
+SAME_IN_BOTH = "samplers", "envs_per_sampler", "spin_count", "pinned", "device", "inference"
+"""Keys of a setting and of what was measured in it."""
+
 BUFFER_ROWS = 50_000
 """Rows of the replay buffer: as many as are sampled in some seconds."""
 
@@ -153,6 +156,7 @@ def measure(
         "learning_starts": max(LEARNING_STARTS, envs * config.replay().n_step),
         "pin": setting["pinned"],
         "device": setting["device"],
+        "inference": setting["inference"],
         "compile": setting["compile"],
         "replay_ratio": "free" if setting["replay_ratio"] is None else setting["replay_ratio"],
     }
@@ -163,7 +167,7 @@ def measure(
     samplers = [worker for worker in found.workers if worker.progress == "env_steps"]
     learner = next(worker for worker in found.workers if worker.progress == "updates")
     return {
-        **{name: setting[name] for name in ("samplers", "envs_per_sampler", "spin_count", "pinned", "device")},
+        **{name: setting[name] for name in SAME_IN_BOTH},
         "batch_size": short.replay().batch,
         "replay_ratio": setting["replay_ratio"],
         "precision": precision,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlz.learning.auto_precision import AMPERE, auto_precision
-from rlz.planning.profile_model import Joint, Profile, UpdateRate
+from rlz.planning.profile_model import Inference, Joint, Profile, UpdateRate
 from rlz.system.detect import Hardware
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ class Learning:
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to place a run. `device`: of the learner; "A,B" for critics on A and the actor on B."""
+    """A way to place a run. `device`: of the learner; "A,B" for critics on A and the actor on B.
+
+    `inference`: where actions are chosen, as the option says.
+    """
 
     samplers: int = 1
     envs_per_sampler: int = 1
@@ -60,6 +63,7 @@ class Setting:
     spin_count: int = DEFAULT_SPIN
     pinned: bool = False
     device: str = "cpu"
+    inference: Inference = "inline"
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,7 @@ def score(learning: Learning, rates: Rates) -> float:
 def setting_of(joint: Joint) -> Setting:
     """The setting of a joint measurement."""
     place = (joint.samplers, joint.envs_per_sampler, joint.threads, joint.spin_count, joint.pinned, joint.device)
-    return Setting(*place)
+    return Setting(*place, joint.inference)
 
 
 def bound(profile: Profile, joint: Joint) -> str:
@@ -271,5 +275,5 @@ def _distance(joint: Joint, learning: Learning, setting: Setting) -> float:
     apart += 0.5 * abs(math.log2(joint.envs_per_sampler / setting.envs_per_sampler))
     apart += abs(math.log2(joint.threads / setting.threads))
     apart += 0.5 * (joint.spin_count != setting.spin_count) + 0.5 * (joint.pinned != setting.pinned)
-    apart += 8.0 * (joint.device != setting.device)
+    apart += 8.0 * (joint.device != setting.device) + 2.0 * (joint.inference != setting.inference)
     return apart + 4.0 * ((joint.replay_ratio is None) != (learning.replay_ratio is None))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CHOICES = (
     *("samplers", "num_envs", "threads", "spin_count", "pin", "device", "updates_per_launch", "publish_every"),
-    "batch_size",
+    *("inference", "batch_size"),
 )
 """Options that a plan chooses; the batch size only where that is asked for (`--batch-size auto`), to begin with."""
 
@@ -48,7 +48,7 @@ class Plan(Figures):
     facts : what is not an option, in words, by name.
     """
 
-    basis: Literal["profile", "defaults", "file", "off", "serial"]
+    basis: Literal["profile", "defaults", "rollouts", "file", "off", "serial"]
     machine: str = ""
     task: str = ""
     choices: dict[str, int | bool | str] = Field(default_factory=dict)
@@ -67,6 +67,7 @@ class Plan(Figures):
             "profile": "plan from the profile of this machine",
             "file": "plan from a file",
             "defaults": f"{self.facts.get('profile', 'no profile')}: placed by defaults; threads are measured live",
+            "rollouts": "plan by the number of cores",
             "off": "no plan (--plan off)",
             "serial": "serial mode has its fixed plan",
         }[self.basis]

@@ -14,6 +14,7 @@ from rlz.planning.model import Learning
 from rlz.planning.plan import CHOICES, Plan
 from rlz.planning.planner import options_given, plan
 from rlz.planning.profile_model import Workload
+from rlz.planning.rollouts import of_rollouts
 from rlz.system.detect import detect
 from rlz.system.memory import limits
 
@@ -48,9 +49,13 @@ def planned(config: "RunConfig", given: Collection[str] = ()) -> Planned:
     """
     if config.mode == "serial":
         return Planned(config, plan(config, given))
-    # Who plans knows the rates of a replay buffer's sides; what a rollout takes is not measured yet.
-    if config.plan == "off" or not isinstance(config.data(), Replay):
+    if config.plan == "off":
         return Planned(config, Plan(basis="off", given=options_given(config, given)))
+    if not isinstance(config.data(), Replay):
+        if config.plan != "auto":
+            raise ConfigError(f"--plan {config.plan}: runs that learn from rollouts take no file. Give auto or off")
+        chosen = of_rollouts(config, options_given(config, given))
+        return Planned(chosen.apply(config), chosen)
     if config.plan != "auto":
         return _from_file(config, given, Path(config.plan).expanduser())
     found = cache.load(config)

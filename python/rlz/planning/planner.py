@@ -23,8 +23,8 @@ PROMISE = 1.15
 """A setting that was not measured together must promise so much more than the best one that was."""
 
 WAY_GAIN = 1.05
-"""Pinning, and other waits than the default, must have been measured to give this much: they take freedom from the
-kernel, or cores from others."""
+"""Pinning, other waits than the default and an inference server must have been measured to give this much: they take
+freedom from the kernel, or cores from others."""
 
 ENVS_WITHOUT_PROFILE = 4
 """Environments in a sampler of throughput mode, where nothing is known."""
@@ -64,7 +64,8 @@ def options_given(config: "RunConfig", given: Collection[str]) -> tuple[str, ...
     """Options that a plan could choose, and the user has. `--batch-size auto` leaves it to the plan."""
     data = config.data()
     ours = "batch_size" if isinstance(data, Replay) and data.plans_batch else None
-    return tuple(name for name in CHOICES if name in given and name != ours)
+    auto = "inference" if config.inference == "auto" else None
+    return tuple(name for name in CHOICES if name in given and name not in (ours, auto))
 
 
 def _defaults(config: "RunConfig", given: tuple[str, ...], profile: str) -> Plan:
@@ -112,10 +113,10 @@ def open_settings(config: "RunConfig", profile: Profile, most: int = 4) -> list[
     candidates = Candidates(config, frozenset(), profile, None)
     best: dict[Setting, float] = {}
     for setting, rates in candidates.ranked():
-        placed = Setting(setting.samplers, setting.envs_per_sampler, device=setting.device)
+        placed = Setting(setting.samplers, setting.envs_per_sampler, device=setting.device, inference=config.acts())
         best.setdefault(placed, score(candidates.learning, rates))
     first = next(iter(best), Setting())
-    usual = Setting(device=first.device)
+    usual = Setting(device=first.device, inference=config.acts())
     least = max(0.8 * best.get(first, 0.0), best.get(usual, 0.0) / SAME)
     return [usual, *(one for one, value in best.items() if value >= least and one != usual)][:most]
 
@@ -164,7 +165,11 @@ def _best(of: Candidates, ranked: list[tuple[Setting, Rates]]) -> tuple[Setting,
     measured = [pair for pair in ranked if pair[1].measured]
     if measured:
         spin = of.config.spin_count if "spin_count" in of.given else DEFAULT_SPIN
-        usual = [pair for pair in measured if not pair[0].pinned and pair[0].spin_count == spin]
+        usual = [
+            pair
+            for pair in measured
+            if (pair[0].pinned, pair[0].spin_count, pair[0].inference) == (False, spin, of.inference)
+        ]
         if usual:
             worthwhile = WAY_GAIN * _score(of, usual[0])
             measured = [pair for pair in measured if pair in usual or _score(of, pair) >= worthwhile]

@@ -23,6 +23,7 @@ from rlz.planning.model import DEFAULT_SPIN, Setting, setting_of
 from rlz.planning.needs import STEPPER_BYTES
 from rlz.planning.planner import open_settings
 from rlz.planning.profile_model import Joint, Profile, Workload
+from rlz.planning.reasons import ACTING_SHARE, acting_share
 from rlz.system.cores import busy_s, ladder
 from rlz.system.descendants import ended_afterwards
 from rlz.system.detect import Hardware, Roots, detect
@@ -266,6 +267,9 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
             best = _best(found, own)
         if best is not None:
             _measure(config, clock, environment, found, [(own, replace(setting_of(best), pinned=True))])
+            share = acting_share(so_far, best.envs_per_sampler)
+            if config.inference == "auto" and share is not None and share >= ACTING_SHARE:
+                _measure(config, clock, environment, found, [(own, replace(setting_of(best), inference="central"))])
 
 
 def _best(found: dict[str, Any], ratio: float | None) -> Joint | None:
@@ -319,4 +323,6 @@ def _words(ratio: float | None, setting: Setting) -> str:
         parts.append(f"spin {setting.spin_count}")
     if setting.pinned:
         parts.append("pinned")
+    if setting.inference != "inline":
+        parts.append(f"{setting.inference} inference")
     return ", ".join(parts)

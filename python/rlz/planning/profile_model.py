@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMAT: Literal[4] = 4
 
+Inference = Literal["inline", "central", "learner"]
+
 _WORKLOAD = (
     "algo",
     "env",
@@ -173,6 +175,7 @@ class Joint(Figures):
     batch_waits: float
     publish_share: float
     seconds: float
+    inference: Inference = "inline"
 
 
 class Profile(Figures):

@@ -1,6 +1,7 @@
 """What a plan sets for a setting, and why: one reason for each choice, with the numbers that decided."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from rlz.learning.adaptation import KNEE
@@ -8,6 +9,7 @@ from rlz.planning.candidates import Candidates
 from rlz.planning.model import Rates, Setting, predict, sampling_rate, update_rate
 from rlz.planning.needs import STEPPER_BYTES
 from rlz.planning.plan import CHOICES, shown
+from rlz.planning.profile_model import Inference, Profile
 
 SAME = 0.97
 """Settings within this part of the best count as equally good; the simplest of them is taken."""
@@ -18,8 +20,24 @@ PUBLISH_SHARE = 0.02
 LEAST_PUBLICATIONS = 50.0
 """Publications a second that are kept whatever they cost."""
 
+ACTING_SHARE = 0.1
+"""Part of a sampler's time that choosing actions takes, below which a server is not worth a measurement."""
+
 Choice = tuple[int | bool | str, str]
 """A value and its reason."""
+
+
+def acting_share(profile: Profile, envs: int) -> float | None:
+    """Part of a sampler's time that choosing actions takes, by the nearest measured number of environments."""
+    sampling = profile.sampling
+    if sampling is None or not sampling.actor:
+        return None
+    near = min(sampling.actor, key=lambda one: abs(one.envs - envs))
+    return near.us / (near.us + near.envs * sampling.step_us.mean)
+
+
+def _other(inference: Inference) -> Inference:
+    return "central" if inference == "inline" else "inline"
 
 
 class Reasons:
@@ -39,6 +57,7 @@ class Reasons:
             "pin": (setting.pinned, self._why_pin(setting)),
             "updates_per_launch": self._launch(setting),
             "publish_every": self._publish(setting, rates),
+            "inference": (setting.inference, self._why_inference(setting, rates)),
         }
         if self._config.replay().plans_batch:
             found["batch_size"] = f"auto_{self._learning.batch_size}", self._why_batch_size()
@@ -79,6 +98,15 @@ class Reasons:
                 return "one in each sampler: it is fast enough for the updates"
             return "one in each sampler: several in a process were not faster by enough"
         return f"{setting.envs_per_sampler} in each sampler make {here:,.0f} env steps/s alone, one makes {one:,.0f}"
+
+    def _why_inference(self, setting: Setting, rates: Rates) -> str:
+        share, other = acting_share(self._profile, setting.envs_per_sampler), _other(setting.inference)
+        there = predict(self._profile, self._learning, replace(setting, inference=other, pinned=False))
+        if there is not None and there.measured and rates.measured:
+            return f"{rates.env_steps:,.0f} env steps/s, with {other} {there.env_steps:,.0f}: measured together"
+        if share is None or share >= ACTING_SHARE:
+            return "a server was not measured beside this"
+        return f"choosing actions takes {share:.0%} of a sampler's time, and no server could save more"
 
     def _live_threads(self, setting: Setting) -> tuple[str, str] | None:
         """Leave threads to the learner where the profile knows only eager updates of a run that will be compiled."""

@@ -94,8 +94,11 @@ def run(
     notes += start_notes(env_spec) + _learning_notes(config)
     job = make_job(config, env_spec, workers)
     if job.answers.policy.runner == "torch":
-        where = "in the inference server" if config.inference == "central" else "in every sampler"
-        notes.append(f"actions: torch runs the policy {where}, because Rust does not know its network")
+        where = {"central": "in the inference server", "learner": "in the learner"}.get(config.inference)
+        why = f"torch runs the policy {where or 'in every sampler'}, because Rust does not know its network"
+        notes.append(f"actions: {why}")
+        if plan is not None:
+            plan = plan.model_copy(update={"facts": {**plan.facts, "actions": why}})
     with orphans_come_here(), private_files(), closing(make_streams(job)) as streams:
         run_dir = create_run_directory(config, parent)
         with closing(run_dir), named_problems(run_dir.path):

@@ -8,12 +8,12 @@ DRIVERS = ("nvidiactl", "dxg", "nvhost-ctrl-gpu", "nvmap")
 """In /dev: of a PC or server, of WSL, of Jetson."""
 
 
-def check_device(device: str, root: Path = Path("/")) -> None:
+def check_device(device: str, root: Path = Path("/"), option: str = "--device") -> None:
     """Refuse CUDA on a machine without an NVIDIA driver; which cards there are, the learner asks torch.
 
     Parameters
     ----------
-    device : value of `--device`.
+    device : value of the option.
     root : where /dev is looked for.
 
     Raises
@@ -22,7 +22,7 @@ def check_device(device: str, root: Path = Path("/")) -> None:
         No driver: neither /dev/nvidiactl, nor /dev/dxg (WSL), nor /dev/nvhost-ctrl-gpu or /dev/nvmap (Jetson).
     """
     if device.startswith("cuda") and not has_driver(root):
-        raise DeviceError(f"--device {device}: this machine has no NVIDIA driver; use --device auto or cpu")
+        raise DeviceError(f"{option} {device}: this machine has no NVIDIA driver; use {option} cpu")
 
 
 def has_driver(root: Path = Path("/")) -> bool:

@@ -40,7 +40,7 @@ class InferenceServer:
         config = spec.run_config()
         policy = spec.answers().policy
         seed = stream(config.seed, Role.POLICY, worker=spec.index, incarnation=spec.incarnation)
-        self._policy = make_policy(policy, seed)
+        self._policy = make_policy(policy, seed, config.inference_device)
         self._limiter = streams.limiter
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         self._server = streams.inference.server(worker=spec.worker_id)

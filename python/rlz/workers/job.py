@@ -14,6 +14,7 @@ from rlz.graph import Graph
 from rlz.placement import Place, Placement, pinned
 from rlz.references import load
 from rlz.standard import standard
+from rlz.system.device import check_device
 from rlz.transport.streams import Origin, Streams
 from rlz.workers.base import Report, WorkerSpec
 
@@ -64,13 +65,22 @@ class Job:
         ------
         GraphError
             The graph or its placement cannot work; names the part.
+        ConfigError, DeviceError
+            The inference server cannot be where it should.
         """
         answers = answers or ask(config, env_spec)
+        if config.inference_device != "cpu":
+            check_device(config.inference_device, option="--inference-device")
+            if answers.policy.runner == "native":
+                raise ConfigError(
+                    f"--inference-device {config.inference_device}: Rust runs this policy, on the CPU. Use cpu; a "
+                    "network of your own (--network) is run by torch, on a card too"
+                )
         graph = standard(
             *(answers, config.total_timesteps),
             envs=config.num_envs,
             evaluates=config.eval_every > 0,
-            central=config.inference == "central",
+            inference=config.acts(),
             groups=config.env_groups,
         )
         if config.graph is not None:

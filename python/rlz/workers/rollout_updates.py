@@ -74,6 +74,7 @@ class RolloutUpdates:
             launch=self._updates,
             rows=self._rows,
             log=notice,
+            urgent=True,  # uncompiled updates of small batches take ten times as long: everybody waits for them
         )
         self._restore()
 
