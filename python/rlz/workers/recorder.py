@@ -215,7 +215,14 @@ class SegmentRecorder:
         self._between = True  # some environment may be between two segments, or have a full one that found no room
         spec, extras = steps.env_spec, steps.extras
         shape = spec.obs_shape
-        self._sources = [
+        kept = {name: (values.shape[1:], values.dtype) for name, values in extras.items()}
+        own = {name: (shape, numpy_dtype(dtype)) for name, dtype, shape in spec.segment_fields()}
+        arrays = {**own, **kept}.items()
+        self._segments = [
+            _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in arrays}, self._most)
+            for _ in self._lanes
+        ]
+        sources = [
             {
                 "obs": steps.obs[i].reshape(shape),
                 "action": steps.actions[i],
@@ -224,18 +231,19 @@ class SegmentRecorder:
             }
             for i in range(len(self._lanes))
         ]
-        kept = {name: (values.shape[1:], values.dtype) for name, values in extras.items()}
-        own = {name: (shape, numpy_dtype(dtype)) for name, dtype, shape in spec.segment_fields()}
-        arrays = {**own, **kept}.items()
-        self._segments = [
-            _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in arrays}, self._most)
-            for _ in self._lanes
+        self._copies = [
+            [(segment.fields[name], value) for name, value in source.items()]
+            for segment, source in zip(self._segments, sources, strict=True)
         ]
+        self._ends = [
+            tuple(segment.fields[name] for name in ("reward", "terminated", "truncated")) for segment in self._segments
+        ]
+        self._open = 0
 
     @property
     def open(self) -> int:
         """Steps of segments that are not in the queue."""
-        return sum(segment.length for segment in self._segments)
+        return self._open
 
     def room(self, timeout: float | None, rows: slice = ALL) -> bool:
         """Put segments that are full, as soon as the queue has room; wait for a version to begin others with."""
@@ -256,17 +264,17 @@ class SegmentRecorder:
     def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:
         """See `Recorder`. A segment that becomes full goes to the queue at once where that has room."""
         segment = self._segments[i]
-        at, fields = segment.length, segment.fields
+        at = segment.length
         if at == 0:
             gained = segment.leave + version - segment.version
             segment.leave = max(min(gained, self._most), 1) - 1  # a server may act with a version that has no leave
             segment.version = version
-        for name, value in self._sources[i].items():
-            fields[name][at] = value
-        fields["reward"][at] = reward
-        fields["terminated"][at] = terminated
-        fields["truncated"][at] = truncated
+        for into, value in self._copies[i]:
+            into[at] = value
+        rewards, terminations, truncations = self._ends[i]
+        rewards[at], terminations[at], truncations[at] = reward, terminated, truncated
         segment.length = at + 1
+        self._open += 1
         if segment.length == self._length:
             self._between = True
             with suppress(WaitTimeoutError):  # `room` waits for it before the next step
@@ -300,9 +308,11 @@ class SegmentRecorder:
                 # They would wait for each other: one for the next version, which comes when the others are as far.
                 for segment in group:
                     segment.length, segment.leave = 0, self._most
+        self._open = sum(segment.length for segment in self._segments)
 
     def _put(self, lane: int, segment: _Segment, timeout: float | None) -> None:
         self._producer.put(timeout=timeout, note=segment.version << LANE_BITS | lane, **segment.fields)
+        self._open -= segment.length
         segment.length = 0
 
 
