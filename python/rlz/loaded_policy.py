@@ -12,6 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from rlz.envs.instances import spare_index
 from rlz.errors import CheckpointError, ConfigError
 from rlz.networks.spec import actor_manifest, normalized
 from rlz.options.literals import encode
+from rlz.records.runs import find_run
 from rlz.references import PICKLE, label
 
 if TYPE_CHECKING:
@@ -132,7 +134,7 @@ def load(
 
     Parameters
     ----------
-    run : run folder (or the name of one under `runs/`), or a folder that holds the policy itself.
+    run : run as `rlz` takes it (folder, name, "last"), or a folder that holds the policy itself.
     checkpoint : "best", "latest", or the name of a folder in `checkpoints/`; default: "best" where the run has one
         (it was evaluated), else "latest".
     seed : of `predict(..., deterministic=False)`; default: a new one each time.
@@ -158,8 +160,9 @@ def load(
 def find_policy(run: str | Path, checkpoint: str | None = None) -> Path:
     """The folder with the two policy files that `load` reads; raises CheckpointError."""
     folder = Path(run)
-    if not folder.exists() and (Path("runs") / folder).exists():
-        folder = Path("runs") / folder
+    if not any((folder / name).exists() for name in (_POLICY_JSON, "config.toml", "checkpoints")):
+        with suppress(CheckpointError):
+            folder = find_run(run)
     if not folder.is_dir():
         what = "it is a file" if folder.exists() else "there is no such folder"
         raise CheckpointError(f"{run} is no run: {what}. `rlz runs` lists the runs.")

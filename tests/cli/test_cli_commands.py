@@ -31,8 +31,8 @@ def test_eval_passes_on_and_returns_the_status(monkeypatch: pytest.MonkeyPatch) 
     rest = {"max_episode_steps": None, "video": None}
     other = {"max_episode_steps": 9, "video": Path("a.mp4")}
     assert calls.seen == [
-        ((Path("runs/x"),), {"episodes": 10, "checkpoint": None, "seeds": "held-out", **rest}),
-        ((Path("runs/x"),), {"episodes": 3, "checkpoint": "best", "seeds": "training", **other}),
+        (("runs/x",), {"episodes": 10, "checkpoint": None, "seeds": "held-out", **rest}),
+        (("runs/x",), {"episodes": 3, "checkpoint": "best", "seeds": "training", **other}),
     ]
 
 

@@ -26,7 +26,8 @@ ORDER = (
         "placement",
         "standard",
     ),
-    *("networks", "envs", "acting", "algorithms", "config", "learning", "transport", "records", "loaded_policy"),
+    *("networks", "envs", "acting", "algorithms", "config", "learning", "transport", "records", "curves"),
+    "loaded_policy",
     *("tracking", "workers", "bench", "planning", "runtime", "watch", "cli", "api"),
 )
 """Folders and single files of the package: each imports, while it is loaded, those before it."""

@@ -94,6 +94,12 @@ def test_every_row_is_saved_and_the_first_ones_are_random(checkpoint: Checkpoint
 
 def test_evaluations_are_at_their_multiples_and_the_final_one_ran(run: Path, summary: dict[str, Any]) -> None:
     rows = evaluations(run)
+    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps, seconds = [line["env_steps"] for line in log], [line["wall_s"] for line in log]
+    for row in rows:  # the run's clock; the evaluation took time of its own
+        before = max((at for done, at in zip(steps, seconds, strict=True) if done < int(row["env_steps"])), default=0)
+        assert before <= float(row["published_s"]) + 0.3 < seconds[-1] + 1.0
+        assert 0 < float(row["evaluation_s"]) < seconds[-1]
     steps = [int(float(row["env_steps"])) for row in rows]
     assert steps[-1] == STEPS
     assert len(steps) + summary["evaluations_skipped"] == 3

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlz.config import resolve
 from rlz.tracking import Tracker, WorkerInfo
-from rlz.transport.stats import STAT_NAMES, Stat
+from rlz.transport.stats import EVENT_WIDTH, STAT_NAMES, Stat
 
 METRICS = "critic_loss", "ent_coef"
 
@@ -27,11 +27,11 @@ class FakeBoard:
 
     def events(self, slot: int, since: int) -> tuple[int, np.ndarray]:
         ring = self.rings[slot]
-        events = np.array(ring[since:], np.float64).reshape(-1, 12)
+        events = np.array(ring[since:], np.float64).reshape(-1, EVENT_WIDTH)
         return len(ring), np.pad(events, ((0, 0), (0, 1)), constant_values=np.nan)  # no success was told
 
     def push(self, slot: int, *values: float) -> None:
-        self.rings[slot].append([*values, *[0.0] * (12 - len(values))])
+        self.rings[slot].append([*values, *[0.0] * (EVENT_WIDTH - len(values))])
 
 
 class FakeTrace:
@@ -103,7 +103,7 @@ def workers(pid: int | None = None) -> list[WorkerInfo]:
     ]
 
 
-EVALUATION: tuple[Any, ...] = (7, 1000, 900, -150.0, 20.0, -180.0, -120.0, 200.0, 0.0, 10, 1.5, 1)
+EVALUATION: tuple[Any, ...] = (7, 1000, 900, -150.0, 20.0, -180.0, -120.0, 200.0, 0.0, 10, 1.5, 1, 12.5)
 
 
 def config(**overrides):

@@ -1,6 +1,7 @@
 """What a run has logged beyond the checkpoint that it goes on from is taken out of its files, and kept."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from rlz.tracking import rewind as module
 from rlz.tracking.rewind import rewind
 from rlz.tracking.sinks import Evaluation, EvaluationsFile
 
-EVALUATION = (1.0, 100.0, 90.0, -5.0, 1.0, -6.0, -4.0, 20.0, 0.0, 3.0, 0.5, 1.0)
+EVALUATION = (1.0, 100.0, 90.0, -5.0, 1.0, -6.0, -4.0, 20.0, 0.0, 3.0, 0.5, 1.0, 12.5)
 
 
 def line(env_steps: int, updates: int, wall_s: float) -> str:
@@ -26,6 +27,19 @@ def logged(tmp_path: Path) -> Path:
         file.evaluation(Evaluation.from_event((version, env_steps, updates, *EVALUATION[3:])))
     file.close()
     return tmp_path
+
+
+def test_evaluations_of_an_older_rlz_are_read_and_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.csv"
+    older = "env_steps,updates,version,return_mean,return_std,return_min,return_max,length_mean,length_std,episodes,"
+    path.write_text(f"{older}wall_s,best\n100,90,1,-5.0,1.0,-6.0,-4.0,20.0,0.0,3,0.5,1\n")
+    (old,) = rewind(tmp_path, 1000, 1000, start=2).evaluations
+    assert (old.evaluation_s, old.published_s, old.at_end) == (0.5, None, {})
+    file = EvaluationsFile(path)
+    file.evaluation(replace(old, env_steps=200, evaluation_s=0.75, published_s=12.5))
+    file.close()
+    assert path.read_text().splitlines()[2] == "200,90,1,-5.0,1.0,-6.0,-4.0,20.0,0.0,3,0.75,1"
+    assert Evaluation.from_event(old.event()) == old
 
 
 def steps(path: Path) -> list[int]:

@@ -35,7 +35,7 @@ def test_the_newest_run_is_the_last_one(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["top", str(tmp_path / "a")]) == 0
     assert "a: completed" in capsys.readouterr().out
     assert main(["top", "none", "--runs-dir", str(tmp_path)]) == 1
-    assert "there is no run" in capsys.readouterr().err
+    assert "is no run" in capsys.readouterr().err
 
 
 def test_a_broken_configuration_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

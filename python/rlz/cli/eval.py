@@ -5,20 +5,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from rlz.cli.command import Command
+from rlz.cli.runs_argument import NamesRuns, Run
 
 EPILOG = """[bold]Examples[/bold]
 
   rlz eval runs/sac__Ant-v4__s1__20250101-120000
-  rlz eval runs/NAME --episodes 100 --checkpoint latest
+  rlz eval last --episodes 100 --checkpoint latest
   rlz eval runs/NAME --episodes 1 --video ant.mp4"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-@app.command(epilog=EPILOG, cls=Command)
+@app.command(epilog=EPILOG, cls=NamesRuns)
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
+    run: Run,
     episodes: Annotated[int, typer.Option(metavar="INT", min=1, help="Episodes to play.")] = 10,
     checkpoint: Annotated[
         str | None,

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rlz.cli.command import Command
-from rlz.cli.runs_argument import Run, RunsDir
+from rlz.cli.runs_argument import NamesRuns, Run, RunsDir
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -16,7 +15,7 @@ EPILOG = """[bold]Examples[/bold]
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-@app.command(epilog=EPILOG, cls=Command)
+@app.command(epilog=EPILOG, cls=NamesRuns)
 def trace(
     run: Run = "last",
     runs_dir: RunsDir = Path("runs"),

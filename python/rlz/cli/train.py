@@ -14,7 +14,7 @@ from rlz.cli.command import Command
 from rlz.cli.options import given, run_parameters
 from rlz.config import Resolved, RunConfig, resolve_with_origins
 from rlz.config.overrides import PLANNED
-from rlz.errors import CheckpointError, UsageError
+from rlz.errors import UsageError
 
 EPILOG = f"""[bold]Examples[/bold]
 
@@ -31,7 +31,7 @@ EPILOG = f"""[bold]Examples[/bold]
 def train(
     algo: str | None,
     config: Path | None,
-    resume: Path | None,
+    resume: str | None,
     print_config: bool,
     show_graph: str | None,
     watch: bool,
@@ -45,9 +45,10 @@ def train(
     if resume is not None:
         if config is not None:
             raise UsageError("--resume takes the configuration of its run: leave out --config.")
-        config = resume / "config.toml"
-        if not config.is_file():
-            raise CheckpointError(f"{resume} is no run: it has no config.toml. `rlz runs` lists the runs.")
+        from rlz.records.runs import find_run
+
+        run_dir = find_run(resume)
+        config = run_dir / "config.toml"
     resolved = resolve_with_origins(algo, None, given(options), config)
     if resume is not None:
         if show_graph is not None:
@@ -57,7 +58,7 @@ def train(
             return 0
         from rlz.runtime.resume import resume as go_on
 
-        return go_on(resume, resolved.config.model_dump(), given=given(options), beside=_beside(watch))
+        return go_on(run_dir, resolved.config.model_dump(), given=given(options), beside=_beside(watch))
     from rlz.planning.planned import planned
 
     plan = planned(resolved.config, resolved.given())
@@ -118,10 +119,10 @@ _OWN: dict[str, Any] = {
         ),
     ],
     "resume": Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Run folder to go on with, from its newest checkpoint; --total-timesteps is the new total. "
-            r"[dim]\[default: none][/dim]",
+            help="Run to go on with (folder, name, last), from its newest checkpoint; --total-timesteps is the new "
+            r"total. [dim]\[default: none][/dim]",
             metavar="RUN",
             show_default=False,
         ),

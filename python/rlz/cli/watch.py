@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from rlz.algorithms.default import DEFAULT
-from rlz.cli.command import Command
-from rlz.cli.runs_argument import Run, RunsDir
+from rlz.cli.runs_argument import NamesRuns, Run, RunsDir
 
 EPILOG = f"""[bold]Examples[/bold]
 
@@ -19,7 +18,7 @@ EPILOG = f"""[bold]Examples[/bold]
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
-@app.command(epilog=EPILOG, cls=Command)
+@app.command(epilog=EPILOG, cls=NamesRuns)
 def watch(
     run: Run = "last",
     runs_dir: RunsDir = Path("runs"),

@@ -6,11 +6,15 @@ import io
 import json
 import os
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from rlz.errors import CheckpointError
+
+NEWEST = ("last", "-1")
+"""Names of the newest run."""
 
 _LOCK = ".lock"
 _TAIL = 65536
@@ -30,6 +34,7 @@ class RunInfo:
     last_return, best_return : of its evaluations; None without any.
     held_out_return : of the best policy on starts that did not choose it; None before the end.
     problem : why it is "broken", else "".
+    values : settings of its configuration, its newest metrics and its summary, by name.
     """
 
     name: str
@@ -47,6 +52,7 @@ class RunInfo:
     best_return: float | None = None
     held_out_return: float | None = None
     problem: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def list_runs(runs_dir: str | Path = "runs") -> list[RunInfo]:
@@ -74,7 +80,8 @@ def _read_run(path: Path) -> RunInfo:
     summary: dict[str, Any] = {}
     if summary_path.exists() and not running:
         summary = json.loads(summary_path.read_text(encoding="utf-8"))
-    line = summary or last_line(path / "metrics.jsonl")
+    log = last_line(path / "metrics.jsonl")
+    line = summary or log
     returns = _evaluation_returns(path / "evaluations.csv")
     best = best_return(path)
     status = "running" if running else str(summary.get("status", "died"))
@@ -94,6 +101,7 @@ def _read_run(path: Path) -> RunInfo:
         last_return=returns[-1] if returns else None,
         best_return=max([*returns, *([] if best is None else [best])], default=None),
         held_out_return=best_return(path, "held_out"),
+        values={**log, **summary, **config},
     )
 
 
@@ -102,20 +110,21 @@ def find_run(run: str | Path, runs_dir: str | Path = "runs") -> Path:
 
     Parameters
     ----------
-    run : its folder, its name in `runs_dir`, a folder of runs (its newest one), or "last": the newest of `runs_dir`.
+    run : its folder, its name in `runs_dir`, a folder of runs (its newest one), or "last" or -1: the newest of
+        `runs_dir`.
 
     Raises
     ------
     CheckpointError
         There is none.
     """
-    given = Path(runs_dir if str(run) == "last" else run).expanduser()
+    given = Path(runs_dir if str(run) in NEWEST else run).expanduser()
     for folder in (given, Path(runs_dir).expanduser() / given):
         if (folder / "config.toml").is_file():
             return folder.absolute()
         if found := list_runs(folder):
             return found[-1].path.absolute()
-    raise CheckpointError(f"{run}: there is no run, and no folder of runs. `rlz runs` lists the runs")
+    raise CheckpointError(f"{run} is no run: it has no config.toml, and no runs are in it. `rlz runs` lists the runs")
 
 
 def last_line(path: Path) -> dict[str, Any]:

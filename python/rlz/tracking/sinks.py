@@ -19,7 +19,13 @@ from rlz.transport.stats import EVENT_WIDTH, at_end_names
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One finished evaluation: the version it scored, when that version was published, and what it got."""
+    """One finished evaluation: the version it scored, when that version was published, and what it got.
+
+    Attributes
+    ----------
+    published_s : seconds that the run had trained when the version was there; None in files of an older rlz.
+    evaluation_s : seconds that the evaluation took.
+    """
 
     env_steps: int
     updates: int
@@ -31,17 +37,15 @@ class Evaluation:
     length_mean: float
     length_std: float
     episodes: int
-    wall_s: float
+    published_s: float | None
+    evaluation_s: float
     best: bool
     at_end: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_event(cls, event: Any, log_info: Sequence[str] = ()) -> "Evaluation":
-        """From an evaluator's event: version, env_steps, updates, mean, std, min, max, lengths, episodes, s, best.
-
-        After them come means of the last infos, of those that the run logs.
-        """
-        version, env_steps, updates, mean, std, low, high, length, length_std, episodes, wall_s, best = map(
+        """From an evaluator's event: the fields of `_EVENT`, then means of the last infos, of those that are logged."""
+        version, env_steps, updates, mean, std, low, high, length, length_std, episodes, took, best, published = map(
             float, event[:EVENT_WIDTH]
         )
         at_end = zip(at_end_names(log_info), map(float, event[EVENT_WIDTH:]), strict=False)
@@ -56,7 +60,8 @@ class Evaluation:
             length_mean=length,
             length_std=length_std,
             episodes=int(episodes),
-            wall_s=wall_s,
+            published_s=None if math.isnan(published) else published,
+            evaluation_s=took,
             best=best > 0,
             at_end={name: value for name, value in at_end if not math.isnan(value)},
         )
@@ -64,13 +69,16 @@ class Evaluation:
     def event(self, log_info: Sequence[str] = ()) -> tuple[float, ...]:
         """Give the event that it came from."""
         at_end = (self.at_end.get(name, math.nan) for name in at_end_names(log_info))
-        return *(float(getattr(self, name)) for name in _EVENT), *at_end
+        values = (getattr(self, name) for name in _EVENT)
+        return *(math.nan if value is None else float(value) for value in values), *at_end
 
     @classmethod
     def from_row(cls, row: Mapping[str, str]) -> "Evaluation":
         """From a line of evaluations.csv by column; raises ValueError or KeyError for one that is broken."""
+        row = {_OLD_NAMES.get(name, name): value for name, value in row.items()}
         at_end = {name: float(value) for name, value in row.items() if name not in _EVENT and value}
-        return replace(cls.from_event([row[name] for name in _EVENT]), at_end=at_end)
+        known = {"published_s": "nan"} | {name: value for name, value in row.items() if value}
+        return replace(cls.from_event([known[name] for name in _EVENT]), at_end=at_end)
 
     def row(self) -> dict[str, Any]:
         """Its line of evaluations.csv by column."""
@@ -90,9 +98,12 @@ class Evaluation:
 
 _EVENT = (
     *("version", "env_steps", "updates", "return_mean", "return_std", "return_min", "return_max"),
-    *("length_mean", "length_std", "episodes", "wall_s", "best"),
+    *("length_mean", "length_std", "episodes", "evaluation_s", "best", "published_s"),
 )
 """Fields of an evaluation in the order of its event."""
+
+_OLD_NAMES = {"wall_s": "evaluation_s"}
+"""Columns as an older rlz called them."""
 
 
 class Sink(Protocol):
@@ -157,7 +168,7 @@ class EvaluationsFile:
     def evaluation(self, evaluation: Evaluation) -> None:
         """Append one line."""
         row = evaluation.row()
-        self._file.write(_csv_line([row.get(name, "") for name in self._columns]))
+        self._file.write(_csv_line([row.get(_OLD_NAMES.get(name, name), "") for name in self._columns]))
 
     def note(self, text: str) -> None:
         """Events have a file of their own."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlz._native import PhaseClock, StatsBoard
 
-EVENT_WIDTH = 12
+EVENT_WIDTH = 13
 """Numbers per event, without those of the last info (`at_end_names`).
 
 A sampler's event is an episode: return, length, global index of its last env step + 1, env slot, monotonic time (s).

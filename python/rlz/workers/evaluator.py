@@ -124,6 +124,8 @@ class Evaluator:
 
     def _evaluate(self, *, final: bool) -> None:
         version, env_steps, updates = self._subscriber.read(self._parameters)
+        began = float(self._streams.stats.read()[self._spec.slot][Stat.RUN_BEGAN])
+        published_s = round(time.monotonic() - began, 3)
         if not final:
             self._skip(env_steps // self._config.eval_every - self._due // self._config.eval_every)
         self._policy.load(self._parameters)
@@ -143,7 +145,7 @@ class Evaluator:
             notice(cut_note(self._env_spec, result.cut, len(result.returns)))
         best = self._best is None or result.return_mean > self._best
         self._write(result, version, env_steps, updates, best)
-        self._report(result, version, env_steps, updates, best)
+        self._report(result, version, env_steps, updates, best, published_s)
         if self._free and not final:
             self._rest(result.wall_s * (1 / FREE_SHARE - 1))
         self._due = self._multiple_after(env_steps)
@@ -215,12 +217,14 @@ class Evaluator:
         description = read_description(self._best_dir)
         return None if description is None else float(description["evaluation"]["return_mean"])
 
-    def _report(self, result: Episodes, version: int, env_steps: int, updates: int, best: bool) -> None:
+    def _report(
+        self, result: Episodes, version: int, env_steps: int, updates: int, best: bool, published_s: float
+    ) -> None:
         event = (
             *(float(version), float(env_steps), float(updates)),
             *(result.return_mean, result.return_std, min(result.returns), max(result.returns)),
             *(result.length_mean, result.length_std, float(len(result.returns))),
-            *(result.wall_s, float(best)),
+            *(result.wall_s, float(best), published_s),
         )
         self._stats.push_event(event, result.means_at_end)
         self._stats.add(Stat.EVALUATIONS, 1.0)
