@@ -1,6 +1,6 @@
 """Throughput mode: sampling and learning at once on all cores, against what each side gives alone on half of them.
 
-    python benches/throughput_mode.py --output benches/results/throughput_mode.md     # Ant-v4, three rounds, 15 minutes
+    python benches/throughput_mode.py --output benches/results/throughput_mode.md     # Ant-v4, three rounds, 45 minutes
     python benches/throughput_mode.py --env HalfCheetah-v5 --seconds 40 --rounds 5
     python benches/throughput_mode.py --learn                                         # see below
     python benches/throughput_mode.py --quick                                         # whether it works: a tiny network
@@ -55,8 +55,9 @@ from rlz.system.detect import detect
 STILL_S = 20.0
 """What throughput mode has chosen must have stood still for so long; its next look is two minutes after the first."""
 
-SETTLE_LIMIT_S = 600.0
-"""The window begins by then, settled or not: compilations of several batch sizes lie before it."""
+SETTLE_LIMIT_S = 1200.0
+"""The window begins by then, settled or not: compilations of several batch sizes lie before it, and a run compares them
+for a tenth of its time only."""
 
 STILL_RATE = 1e-9
 """Learning rate with which a policy stays what it is, while every update is done as ever."""

@@ -22,7 +22,7 @@ from support.learner import Run, config
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of one update, no pauses."""
     short = {"SETTLE_S": 0.0, "WINDOW_S": 0.0, "WINDOW_UPDATES": 1, "PAUSE_S": 0.0, "LONGEST_PAUSE_S": 0.0}
-    for name, value in {**short, "ROUNDS": 1, "ROWS_PER_BATCH": 0}.items():
+    for name, value in {**short, "ROUNDS": 1, "ROWS_PER_BATCH": 0, "TRIED": 10.0}.items():
         monkeypatch.setattr(adaptation, name, value)
     monkeypatch.setattr(throughput_module, "ADAPT_S", 0.0)
 

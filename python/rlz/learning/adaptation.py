@@ -6,6 +6,10 @@ less from each frame). Env steps are taken as long as the learner does not feel 
 times as leave frames/s at the knee, and never fewer than the user wants (`--min-replay-ratio`). A run begins with one
 update of the usual batch per env step, and goes down from there. Imports neither torch nor numpy.
 
+What is tried may be worse, for learning too (fewer updates of larger batches), and what needs no more than a minute
+should not be spent on it. So a run works with other settings than its own for a tenth of its time at most, as it does
+with evaluations, and has its feet before it begins to compare.
+
 It does not oscillate: two settings are compared by turns, so that what others do to the machine meanwhile hits both; a
 change must be worth more than a margin in either direction, which grows when a choice is taken back, and be confirmed
 by a second look; and after each look it waits twice as long for the next one, up to half an hour.
@@ -40,6 +44,9 @@ ROUNDS = 5
 WINDOW_S = 1.0
 WINDOW_UPDATES = 4
 """A window lasts at least so long, and so many updates."""
+
+TRIED = 0.1
+"""Part of the time since the first update in which settings are in use that are only tried."""
 
 SETTLE_S = 0.3
 SETTLE_LIMIT_S = 15.0
@@ -160,6 +167,8 @@ class Adaptation:
         self._base = self.operation = start
         self.wanted: int | None = None
         self._seen = Seen(0.0, 0, 0, 0, settled=False, ready=False)
+        self._began: float | None = None
+        self._tried_s = 0.0
         self._lines: list[str] = []
         self._life = self._live()
         next(self._life)
@@ -177,6 +186,8 @@ class Adaptation:
     def look(self, seen: Seen) -> list[str]:
         """Take note of the run's counts; returns lines to log. Read `operation` and `wanted` afterwards."""
         self._seen = seen
+        if self._began is None and seen.updates > 0:
+            self._began = seen.at
         next(self._life)
         return self._said()
 
@@ -249,6 +260,7 @@ class Adaptation:
     def _compare(self, one: Operation, name: str, other: float) -> Generator[None, None, tuple[Pace, Pace] | None]:
         """Medians of two settings by turns; None where the other one cannot be used."""
         two = one.having(name, other)
+        yield from self._earn(sum(operation != self._base for operation in (one, two)))
         try:
             for size in (one.batch_size, two.batch_size):
                 yield from self._prepare(size)
@@ -270,6 +282,12 @@ class Adaptation:
             for found in windows.values()
         )
         return first, second
+
+    def _earn(self, settings: int) -> Wait:
+        """Wait until the run is old enough for so many settings to be tried."""
+        cost = settings * ROUNDS * (SETTLE_S + WINDOW_S)
+        while self._began is None or self._tried_s + cost > TRIED * (self._seen.at - self._began):
+            yield
 
     def _prepare(self, batch_size: int) -> Wait:
         """Wait until a batch size can be used, and the buffer has rows for it."""
@@ -295,6 +313,8 @@ class Adaptation:
             if enough or seconds >= LONGEST_WINDOW_S:
                 break
         last = self._seen
+        if operation != self._base:
+            self._tried_s += last.at - begin
         return Pace((last.env_steps - first.env_steps) / seconds, (last.frames - first.frames) / seconds)
 
     @staticmethod
