@@ -88,6 +88,12 @@ def test_what_cannot_travel_is_refused(text: str) -> None:
     assert "can be keys" in str(caught.value) or "arguments may be None, true or false" in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["[1,", "[0.1 0.2]", "[a, b]", "(1, 2", "'a", '"a" b', "[1, two]"])
+def test_what_was_meant_as_a_value_does_not_become_a_text(text: str) -> None:
+    with pytest.raises(UsageError, match=r"key: .* begins like a list, a tuple or a quoted text"):
+        resolve("sac", "A", {"env_kwargs": [f"key={text}"]})
+
+
 @pytest.mark.parametrize("value", [{1}, b"x", 1j, {1: 2}, [object()], {"__none__": 1}, {"__tuple__": 3}])
 def test_values_of_python_that_cannot_travel_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError, match="key: "):

@@ -13,6 +13,9 @@ from typing import Any
 
 NONE, TUPLE = "__none__", "__tuple__"
 
+BEGINS = ("[", "(", '"', "'")
+"""With these begins no text that is meant as one ({index} is one)."""
+
 
 class ToldError(ValueError):
     """A ValueError whose text is for the user as it is."""
@@ -32,6 +35,11 @@ def read(text: str) -> Any:
         try:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
+            if text.startswith(BEGINS):
+                raise ToldError(
+                    f"{text!r} begins like a list, a tuple or a quoted text, and neither Python nor TOML reads it as "
+                    "one (the shell takes quotes away). For a text, quote it twice: '\"...\"'"
+                ) from None
             return text
         if "#" in text and not isinstance(value, str | list | tuple | dict):
             return text  # 5 # five: dropping a comment would be a change
