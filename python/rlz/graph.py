@@ -124,6 +124,16 @@ class Node:
         """Streams that it takes or gives."""
         return tuple(dict.fromkeys((*self.takes, *self.gives)))
 
+    @property
+    def steps_environments(self) -> bool:
+        """Its workers share the environments of the run."""
+        return self.progress == "env_steps"
+
+    @property
+    def has_environments(self) -> bool:
+        """Its workers run a user's environment, for training or to evaluate."""
+        return self.progress in ("env_steps", "episodes")
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `dataclasses.asdict` gave, after its way through JSON."""
@@ -179,7 +189,7 @@ class Graph:
     @property
     def source(self) -> Node | None:
         """The node that steps the environments of the run, if there is one."""
-        return next((node for node in self.nodes if node.progress == "env_steps"), None)
+        return next((node for node in self.nodes if node.steps_environments), None)
 
     def node(self, role: str) -> Node:
         """The node of a role."""
@@ -284,7 +294,7 @@ class Graph:
         if len(ends) != 1:
             raise GraphError(f"nodes with death {ENDS_THE_RUN!r}: {_and(ends) or 'none'}. A graph needs exactly one: "
                              "what it has done is the result of the run")  # fmt: skip
-        stepping = [node.role for node in self.nodes if node.progress == "env_steps"]
+        stepping = [node.role for node in self.nodes if node.steps_environments]
         if len(stepping) > 1:
             raise GraphError(f"nodes {_and(stepping)} both do env_steps. One node steps the environments of a run")
         if len(kept := self.of_kind("replay", self.sink.takes)) > 1:

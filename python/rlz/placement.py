@@ -88,7 +88,7 @@ class Placement:
         found: list[Place] = []
         for node in graph.nodes:
             count, numbered = self.count(node), node.role in self.counts
-            lanes = split_lanes(self.lanes, count) if node.progress == "env_steps" else [()] * count
+            lanes = split_lanes(self.lanes, count) if node.steps_environments else [()] * count
             cores = self.cores.get(node.role) or ((),)
             found += [
                 Place(node, f"{node.role}-{index}" if numbered else node.role, index, len(found) + index, lanes[index],

@@ -47,8 +47,13 @@ class Appo(Ppo[AppoSettings]):
         value, next_value = self.values(state.net, s)
         ratio = (log_prob - s.extras["log_prob"]).exp()
         found = vtrace(
-            *(s.reward, value, next_value, s.terminated | s.truncated, ratio),
-            *(self.settings.gamma, self.settings.gae_lambda),
+            reward=s.reward,
+            value=value,
+            next_value=next_value,
+            ends=s.terminated | s.truncated,
+            ratio=ratio,
+            gamma=self.settings.gamma,
+            lam=self.settings.gae_lambda,
         )
         advantage, weight = found.advantage, found.weight
         if self.settings.normalize_advantage:

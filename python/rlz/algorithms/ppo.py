@@ -157,7 +157,9 @@ class Ppo(Algorithm[S]):
         more: dict[str, Any] = {"choices": list(self.choices)} if self.choices else {}
         shared = self.settings.shared_network
         return native_policy(
-            *(self.net.actor, self.spaces.action_dim, self.head),
+            network=self.net.actor,
+            action_dim=self.spaces.action_dim,
+            head=self.head,
             value="shared" if shared else "none",
             extras=(("log_prob", "f32", ()),),
             **more,
@@ -238,7 +240,9 @@ class Ppo(Algorithm[S]):
             value = b.value + (value - b.value).clamp(-s.clip_range_vf, s.clip_range_vf)
         value_loss, entropy = (value - b.target).square().mean(), entropy.mean()
         measured = (
-            *(policy_loss, value_loss, entropy),
+            policy_loss,
+            value_loss,
+            entropy,
             ((ratio - 1.0) - log_ratio).mean(),
             ((ratio - 1.0).abs() > b.clip_range).to(ratio.dtype).mean(),
             1.0 - (b.target - b.value).var() / b.target.var(),
@@ -253,8 +257,13 @@ class Ppo(Algorithm[S]):
         checks = {"loss": loss, "gradient": grad.square().sum()}
         step = state.steps + 1
         moved = adam(
-            *(state.net, state.net_mean, state.net_square, clipped(grad, self.settings.max_grad_norm)),
-            *(step, learning_rate, ADAM_EPS),
+            p=state.net,
+            mean=state.net_mean,
+            square=state.net_square,
+            gradient=clipped(grad, self.settings.max_grad_norm),
+            step=step,
+            learning_rate=learning_rate,
+            eps=ADAM_EPS,
         )
         new = PpoState(*moved, state.updates + 1, step, state.stopped)
         if self.settings.target_kl is not None:

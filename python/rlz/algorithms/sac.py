@@ -214,5 +214,5 @@ class Sac(ActorCritic[SacSettings]):
         )
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:
-        """Noise of the target's actions, then of the actor's."""
+        """[2, batch (and the rows that choose target critics), action_dim]: for the target's actions, the actor's."""
         return (2, self.noise_rows(batch_size), self.spaces.action_dim)

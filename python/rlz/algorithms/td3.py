@@ -204,7 +204,7 @@ class TwinDelayed(ActorCritic[S]):
         )
 
     def noise_shape(self, batch_size: int) -> tuple[int, ...]:
-        """Noise of the target's actions."""
+        """[batch (and the rows that choose target critics), action_dim]: for the target's actions."""
         return (self.noise_rows(batch_size), self.spaces.action_dim)
 
 

@@ -58,7 +58,7 @@ def _place(node: Node, placement: Placement) -> str:
     """Where the workers of a node run."""
     together = any(node.role in group for group in placement.groups)
     parts = ["in one process, in turns" if together else "a process each" if placement.count(node) > 1 else "a process"]
-    if node.progress == "env_steps":
+    if node.steps_environments:
         parts.append(f"{placement.lanes} environment{'s' * (placement.lanes > 1)}")
     if devices := placement.devices.get(node.role):
         parts.append(f"on {', '.join(devices)}")

@@ -13,6 +13,9 @@ with evaluations, and has its feet before it begins to compare.
 It does not oscillate: two settings are compared by turns, so that what others do to the machine meanwhile hits both; a
 change must be worth more than a margin in either direction, which grows when a choice is taken back, and be confirmed
 by a second look; and after each look it waits twice as long for the next one, up to half an hour.
+
+The thresholds below are choices and derived from nothing. What comes out with them on two cores is in
+`docs/bench/plan.md`; `tests/learner/test_learner_adaptation.py` lets them work on simulated machines.
 """
 
 from __future__ import annotations

@@ -157,7 +157,8 @@ def card_seconds(
     initial = algorithm.init(torch.Generator().manual_seed(0))
     layout = layouts(batch.tensors())
     engine = Engine(
-        *(algorithm, type(initial)(*(tensor.to(device) for tensor in initial))),
+        algorithm=algorithm,
+        state=type(initial)(*(tensor.to(device) for tensor in initial)),
         layout=layout,
         device=device,
         seed=0,

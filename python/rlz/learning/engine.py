@@ -2,8 +2,8 @@
 
 Training starts at once, eagerly and with one thread; the compiled executor is swapped in at an update boundary when it
 is ready and agrees with the eager one. On CUDA, updates are launches that are captured as graphs: eager ones at once,
-compiled ones when they are there. In a fixed plan (serial mode) the executor is chosen
-before the first update and there is one thread, so that the same seed gives the same bits.
+compiled ones when they are there. In a fixed plan (serial mode) the executor is chosen before the first update and
+there is one thread, so that the same seed gives the same bits.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class EnginePlan:
     launch : most updates of one launch.
     urgent : compile at this process's own priority, because nobody leaves a core to a lower one.
     precision : of the products, fp32, tf32 or bf16: how far two forms of an update may be apart.
-    trial : memory that runs out is an error, because whoever tries this batch size wants to know; else updates go on
-        without what it was for.
+    trial : where memory runs out for a graph or a compiled update, raise. False: leave that out and go on with eager
+        updates. Throughput mode tries a batch size with True, because it wants to know that the size does not fit.
     """
 
     compile: bool = True

@@ -148,7 +148,8 @@ class ModuleState:
         if len(site.devices) > 1:
             raise ConfigError("--devices needs a pure update, whose halves rlz can place apart. Use --device")
         return Modules(
-            *(self._algorithm, self._metrics),
+            algorithm=self._algorithm,
+            metrics=self._metrics,
             seed=site.seed,
             threads=site.plan.threads,
             fixed=site.plan.fixed,

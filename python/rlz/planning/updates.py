@@ -238,7 +238,8 @@ class OnDevice:
         mirrored = config.replay_device != "host" and config.replay_refusal() is None
         self._mirror = DeviceReplay(draw.replay, draw.decoder, device) if mirrored else None
         self._batches = Batches(
-            *(draw.sampler, draw.decoder),
+            sampler=draw.sampler,
+            decoder=draw.decoder,
             batch_size=draw.batch_size,
             stride=draw.replay.stride,
             device=device,
@@ -246,7 +247,8 @@ class OnDevice:
         )
         initial = algorithm.init(torch.Generator().manual_seed(1))
         self._engine = Engine(
-            *(algorithm, type(initial)(*(tensor.to(device) for tensor in initial))),
+            algorithm=algorithm,
+            state=type(initial)(*(tensor.to(device) for tensor in initial)),
             layout=layouts(draw().tensors()),
             device=device,
             seed=1,

@@ -120,7 +120,9 @@ class Checkpointer:
             return self._last[1]
         version = int(counters.get("version", self._streams.parameters.version()))
         files = PolicyFiles.of(
-            *(self._config, self._env_spec, policy),
+            config=self._config,
+            env_spec=self._env_spec,
+            parameters=policy,
             version=version,
             env_steps=env_steps,
             updates=updates,

@@ -193,7 +193,7 @@ class Controller:
             process.kill()
         wait_until_dead(processes, timeout=5.0)
         for slot in left:
-            self._collect(slot)
+            self._reap(slot)
 
     def close(self) -> None:
         """Release what the controller holds and delete unfinished files; call after `run`."""
@@ -235,7 +235,7 @@ class Controller:
         self._by_pidfd[process.pidfd] = slot
         self._poll.register(process.pidfd, select.POLLIN)
 
-    def _collect(self, slot: Slot) -> Ending:
+    def _reap(self, slot: Slot) -> Ending:
         """Reap a dead worker and give back everything that it held on the streams."""
         process = slot.process
         assert process is not None
@@ -253,7 +253,7 @@ class Controller:
         return ending
 
     def _ended(self, slot: Slot, tracker: RunTracker) -> None:
-        ending = self._collect(slot)
+        ending = self._reap(slot)
         self._read_notices(tracker)
         node, name = slot.place.node, slot.place.name
         ends_the_run = node.death == ENDS_THE_RUN
@@ -269,14 +269,14 @@ class Controller:
             self._fail((self._where(slot.place) if ending.report is None else "") + ending.describe(), tracker)
         elif self._stopping_at is not None:
             tracker.note(ending.describe())
-        elif node.progress == "env_steps" and self._all_steps_done():
+        elif node.steps_environments and self._all_steps_done():
             tracker.note(f"{ending.describe()}. All env steps were done: it is not restarted")
         else:
             self._restart(slot, ending, tracker)
 
     def _where(self, place: Place) -> str:
         """Name environment and step of a worker that left no word: most likely its environment ended the process."""
-        if place.node.progress not in ("env_steps", "episodes"):
+        if not place.node.has_environments:
             return ""
         text = f"environment {self.job.env_spec.env_id} in worker {place.name}"
         if place.lanes:

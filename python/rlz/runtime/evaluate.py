@@ -54,7 +54,12 @@ def evaluate(
 
     try:
         policy, result = score(
-            *(run, episodes), checkpoint=checkpoint, seeds=seeds, max_episode_steps=max_episode_steps, video=video
+            run,
+            episodes,
+            checkpoint=checkpoint,
+            seeds=seeds,
+            max_episode_steps=max_episode_steps,
+            video=video,
         )
     except EnvError as error:
         print(Report.of(error).traceback, end="", file=sys.stderr)  # the user's code; the message follows

@@ -127,7 +127,11 @@ def resume(
             # Lines of the same env steps may have been written after the cut.
             wall_s = max(checkpoint.totals.wall_s, history.wall_s)
             start = Launch(
-                *(job, run_dir, notes, checkpoint, quiet),
+                job=job,
+                run_dir=run_dir,
+                notes=notes,
+                resume=checkpoint,
+                quiet=quiet,
                 wall_s=wall_s,
                 cut=own.env_steps,
                 plan=placed.plan,

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rlz.planning.plan import Plan
     from rlz.records.checkpoint import Checkpoint
     from rlz.runtime.controller import RunEnd
-    from rlz.tracking import Tracker
+    from rlz.tracking import Tracker, WorkerInfo
     from rlz.tracking.callbacks import Callbacks
+    from rlz.tracking.tracker import Observer
     from rlz.transport import Streams
     from rlz.workers.job import Job
-
 
 Beside = Callable[[Path], None]
 
@@ -287,7 +287,6 @@ def launch(start: Launch, streams: "Streams") -> Ended:
 def _processes(start: Launch, streams: "Streams") -> "tuple[RunEnd, StopSignals]":
     from rlz.planning.verify import Verifier
     from rlz.runtime.controller import Controller
-    from rlz.tracking import Tracker
 
     tracker: Tracker | None = None
 
@@ -310,13 +309,7 @@ def _processes(start: Launch, streams: "Streams") -> "tuple[RunEnd, StopSignals]
             observers = []
             if start.plan is not None and start.plan.prediction is not None:
                 observers.append(Verifier(start.plan.prediction, start.job.config).look)
-            tracker = Tracker(
-                *(start.run_dir.path, start.job.config, streams, controller.workers),
-                cut=start.cut,
-                quiet=start.quiet,
-                observers=observers,
-                callbacks=_attached(start, signals),
-            )
+            tracker = _tracker(start, streams, controller.workers, signals, observers)
             for note in start.notes:
                 tracker.note(note)
             outcome = controller.run(tracker, signals)
@@ -331,16 +324,32 @@ def _processes(start: Launch, streams: "Streams") -> "tuple[RunEnd, StopSignals]
     return outcome, signals
 
 
-def _attached(start: Launch, signals: StopSignals) -> "Callbacks | None":
+def _tracker(
+    start: Launch,
+    streams: "Streams",
+    workers: "Callable[[], Sequence[WorkerInfo]]",
+    signals: StopSignals,
+    observers: "Sequence[Observer]" = (),
+) -> "Tracker":
+    from rlz.tracking import Tracker
+
     if start.callbacks is not None:
         start.callbacks.attach(start.run_dir.path, signals.stop)
-    return start.callbacks
+    return Tracker(
+        run_dir=start.run_dir.path,
+        config=start.job.config,
+        streams=streams,
+        workers=workers,
+        cut=start.cut,
+        quiet=start.quiet,
+        observers=observers,
+        callbacks=start.callbacks,
+    )
 
 
 def _serial(start: Launch, streams: "Streams") -> "tuple[RunEnd, StopSignals]":
     from rlz.runtime.serial import SerialRun
     from rlz.system.files import remove_temporary
-    from rlz.tracking import Tracker
 
     def now() -> None:
         # The main thread may be deep in native code, so there is no way to unwind it within a second.
@@ -355,12 +364,7 @@ def _serial(start: Launch, streams: "Streams") -> "tuple[RunEnd, StopSignals]":
             generation=start.run_dir.starts,
             resume=None if start.resume is None else start.resume.path,
         )
-        tracker = Tracker(
-            *(start.run_dir.path, start.job.config, streams, run.workers),
-            cut=start.cut,
-            quiet=start.quiet,
-            callbacks=_attached(start, signals),
-        )
+        tracker = _tracker(start, streams, run.workers, signals)
         try:
             for note in start.notes:
                 tracker.note(note)

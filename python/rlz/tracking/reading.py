@@ -171,7 +171,11 @@ class Reader:
             at_end=self._at_end(episodes),
             workers=tuple(
                 WorkerReading(
-                    *(info, board[info.slot], usage, rows[info.name], lost[info.name]),
+                    info=info,
+                    stats=board[info.slot],
+                    usage=usage,
+                    rows=rows[info.name],
+                    rows_lost=lost[info.name],
                     # Nobody has entered a phase before the first one, and a process that is gone is in none.
                     phase=int(trace[info.slot][0]) if info.pid and trace[info.slot][1] > 0 else -1,
                     since=float(trace[info.slot][1]),

@@ -131,7 +131,10 @@ class Evaluator:
         self._policy.load(self._parameters)
         self._stats.enter(Stat.EVALUATE_S)
         result = play(
-            *(self._env, self._policy, self._env_spec, self._seeds),
+            env=self._env,
+            policy=self._policy,
+            env_spec=self._env_spec,
+            seeds=self._seeds,
             at_end=at_end_keys(self._config.log_info),
             go_on=self._may_go_on,
             played=self._played,

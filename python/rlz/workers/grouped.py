@@ -60,7 +60,10 @@ class GroupedSampler(Sampler):
             lanes = self._lanes[rows]
             self._idle.append(
                 _Group(
-                    *(number, rows, lanes, self._tickets[rows]),
+                    number,
+                    rows,
+                    lanes,
+                    self._tickets[rows],
                     self._obs[rows].reshape(len(lanes), *shape),
                     self._actions[rows],
                     {name: values[rows] for name, values in (self._extras or {}).items()},

@@ -118,7 +118,8 @@ class InferenceServer:
         answer = {name: values[:count] for name, values in self._answer.items()}
         extras = {name: values for name, values in answer.items() if name != "action"}
         self._policy.act(
-            *(self._obs[:count], answer["action"]),
+            self._obs[:count],
+            answer["action"],
             progress=int(self._tickets[:count].min()) / self._total,
             ranks=self._ranks[self._lanes[:count]],
             extras=extras or None,

@@ -77,7 +77,8 @@ class Job:
                     "network of your own (--network) is run by torch, on a card too"
                 )
         graph = standard(
-            *(answers, config.total_timesteps),
+            answers=answers,
+            total_timesteps=config.total_timesteps,
             envs=config.num_envs,
             evaluates=config.eval_every > 0,
             inference=config.acts(),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rlz.algorithms.registry import make_algorithm
-from rlz.answers import Replay
+from rlz.answers import Replay, Rollout
 from rlz.config.seeds import Role
 from rlz.errors import CheckpointError, NonFiniteError
 from rlz.learning.batches import Decoder
@@ -94,8 +94,16 @@ class Learner:
             self.load_state_dict({name: torch.from_numpy(array) for name, array in kept.items()})
         self._normalizer = self._make_normalizer(data, saved, device)
         parts = Parts(
-            *(spec, streams, config, self._algorithm, self._learned, devices_of(config, device), saved),
-            *(self._normalizer, self._stats, self._wait),
+            spec=spec,
+            streams=streams,
+            config=config,
+            algorithm=self._algorithm,
+            learned=self._learned,
+            devices=devices_of(config, device),
+            saved=saved,
+            normalizer=self._normalizer,
+            stats=self._stats,
+            wait=self._wait,
             flush=lambda: self._flush(time.monotonic()),
         )
         self._parts = parts
@@ -320,7 +328,9 @@ class Learner:
             where = f"the batch could not be written to {path}: {problem.strerror}"
         return NonFiniteError(f"update {trainer.done + 1}: {error}; {where}")
 
-    def _make_normalizer(self, data: Replay | Any, saved: Checkpoint | None, device: torch.device) -> Normalizer | None:
+    def _make_normalizer(
+        self, data: Replay | Rollout, saved: Checkpoint | None, device: torch.device
+    ) -> Normalizer | None:
         config = self._config
         if not (config.normalize_obs or config.normalize_reward):
             return None
@@ -340,7 +350,7 @@ class Learner:
                 raise CheckpointError(f"checkpoint {saved.path} has no statistics that fit: {error}") from error
         return found
 
-    def _measure_devices(self, data: Replay | Any) -> torch.device:
+    def _measure_devices(self, data: Replay | Rollout) -> torch.device:
         config = self._config
         if isinstance(data, Replay):
             decoder = Decoder(self._streams.replay.fields)

@@ -63,7 +63,13 @@ class Sampler:
         self._subscriber = streams.parameters.subscriber(worker=spec.worker_id)
         count = len(self._lanes)
         self._recorder, steps = make_recorder(
-            *(answers, streams, env_spec, self._lanes, spec.worker_id, self._subscriber, self._groups(spec))
+            answers=answers,
+            streams=streams,
+            env_spec=env_spec,
+            lanes=self._lanes,
+            worker=spec.worker_id,
+            parameters=self._subscriber,
+            groups=self._groups(spec),
         )
         self._segments = isinstance(data, Rollout)
         self._folds = not isinstance(data, Replay) or data.n_step > 1
