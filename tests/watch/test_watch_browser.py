@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Page]
 
 
 @contextmanager
-def served(run: Path) -> Iterator[tuple[str, str]]:
+def served(run: Path, *, ends: int = 0) -> Iterator[tuple[str, str]]:
     """`rlz watch` as a user starts it: its address and the second token."""
     temporary = run.parent / "tmp"
     temporary.mkdir()
@@ -49,8 +50,8 @@ def served(run: Path) -> Iterator[tuple[str, str]]:
         yield address[0], lines[2].split()[-1]
     finally:
         process.terminate()
-        assert process.wait(10) == 0
-        assert not list(temporary.glob("rlz-watch-*"))
+        assert process.wait(10) == ends
+        assert ends or not list(temporary.glob("rlz-watch-*"))
         process.stdout.close()
 
 
@@ -180,6 +181,13 @@ def viewers(run: Path) -> list[psutil.Process]:
     return [one for one in found if {str(run), "rlz.watch.viewer"} <= set(one.info["cmdline"] or ())]
 
 
+def idle(process: psutil.Process) -> bool:
+    """Whether a process takes no time, for a second."""
+    before = sum(process.cpu_times()[:2])
+    time.sleep(1.0)
+    return sum(process.cpu_times()[:2]) == before
+
+
 def wait_for(condition: Callable[[], bool], what: str, timeout: float = 15.0) -> None:
     until = time.monotonic() + timeout
     while not condition():
@@ -189,7 +197,7 @@ def wait_for(condition: Callable[[], bool], what: str, timeout: float = 15.0) ->
 
 def test_a_video_plays_while_it_is_seen_and_a_problem_is_told(tab: Callable[[], Page], tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    with served(run) as (url, _):
+    with served(run, ends=-signal.SIGKILL) as (url, _):
         page = opened(tab, url)
         page.eval("document.getElementById('video').scrollIntoView()")
         page.eval("document.getElementById('play').click()")
@@ -203,13 +211,16 @@ def test_a_video_plays_while_it_is_seen_and_a_problem_is_told(tab: Callable[[], 
         (viewer,) = viewers(run)
         assert viewer.nice() >= NICE
         assert f" nice {NICE}" in Path(f"/proc/{viewer.pid}/autogroup").read_text()
-        # It stops when the picture is out of sight, and goes on where it was.
+        # It waits while the picture is out of sight, and goes on where it was.
         page.eval("window.scrollTo(0, 0)")
-        wait_for(lambda: viewer.status() == psutil.STATUS_STOPPED, "a viewer that nobody sees goes on")
+        wait_for(lambda: idle(viewer), "a viewer that nobody sees goes on")
         page.eval("document.getElementById('video').scrollIntoView()")
-        wait_for(lambda: viewer.status() != psutil.STATUS_STOPPED, "a viewer that is seen again does not go on")
+        wait_for(lambda: not idle(viewer), "a viewer that is seen again does not go on")
         assert len({page.eval(PICTURE) for _ in range(40) if not time.sleep(0.05)}) > 3
         assert not page.problems
+        page.eval("window.scrollTo(0, 0)")
+        wait_for(lambda: idle(viewer), "a viewer that nobody sees goes on")
+        psutil.Process(viewer.ppid()).kill()
     wait_for(lambda: not viewers(run), "a viewer outlives its server")
 
 

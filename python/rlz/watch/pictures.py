@@ -1,32 +1,41 @@
 """Frames of an environment that cost little, and the moments at which they are drawn."""
 
 import io
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 from rlz.runtime.video import checked
 
-FRAMES_PER_S = 10.0
-"""Most frames a second."""
+FRAMES_PER_S, LIVE_FRAMES_PER_S = 10.0, 5.0
+"""Most frames a second: of a run that has ended, and beside one that lives."""
 
 SHARE = 0.025
 """Part of the machine's CPU time that playing may take beside a live run: of four cores, a tenth of one."""
 
-DEBT_S = 0.05
-"""CPU time by which steps alone may be ahead of that; frames wait for all of it."""
+DEBT_S, MOST_DEBT_S = 0.05, 0.1
+"""CPU time by which steps alone may be ahead of that; frames wait for all of it. Beyond the most it is forgotten."""
 
 SIDE = 480
 """Pixels that a frame has at least where it has more: it is halved above twice as many."""
 
+MUJOCO_SIDE = 320
+"""Most pixels of MuJoCo's frames."""
+
 QUALITY = 80
 
 
-def lighten(env: Any) -> None:
+def lighten(env: Any, *, small: bool) -> None:
     """Have a MuJoCo environment draw without shadow maps and multisampling, before its first frame.
 
-    On a CPU that is a seventh of the time for HalfCheetah-v5. Nothing but the picture changes.
+    On a CPU that is a seventh of the time for HalfCheetah-v5, and a twelfth when it is `small`. Nothing but the picture
+    changes.
     """
+    renderer = getattr(env.unwrapped, "mujoco_renderer", None)
+    size = getattr(renderer, "width", None), getattr(renderer, "height", None)
+    if small and None not in size and (largest := max(size)) > MUJOCO_SIDE:
+        renderer.width, renderer.height = (MUJOCO_SIDE * side // largest for side in size)
     quality = getattr(getattr(getattr(env.unwrapped, "model", None), "vis", None), "quality", None)
     if quality is not None:
         quality.offsamples = quality.shadowsize = 0
@@ -50,19 +59,21 @@ class Pace:
     Parameters
     ----------
     fps : env steps a second of the environment's own time.
+    frames_per_s : most frames a second.
     share : seconds of CPU time a second; infinity: as many as it takes.
     """
 
     def __init__(
         self,
         fps: float,
-        share: float,
+        frames_per_s: float = FRAMES_PER_S,
+        share: float = math.inf,
         *,
         now: Callable[[], float] = time.monotonic,
         spent: Callable[[], float] = time.process_time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.share = share
+        self.frames_per_s, self.share = frames_per_s, share
         self._fps = fps
         self._now, self._spent, self._sleep = now, spent, sleep
         self._at, self._used = now(), spent()
@@ -75,7 +86,7 @@ class Pace:
         # The next step may be nearer to the moment at which a frame is due than this one.
         if self._debt > 0.0 or now < self._frame_due - 0.5 / self._fps:
             return False
-        self._frame_due = max(self._frame_due + 1.0 / FRAMES_PER_S, now)
+        self._frame_due = max(self._frame_due + 1.0 / self.frames_per_s, now)
         return True
 
     def wait(self) -> None:
@@ -90,6 +101,6 @@ class Pace:
     def _look(self) -> float:
         now, used = self._now(), self._spent()
         earned = (now - self._at) * self.share if now > self._at else 0.0
-        self._debt = max(0.0, self._debt + used - self._used - earned)
+        self._debt = min(MOST_DEBT_S, max(0.0, self._debt + used - self._used - earned))
         self._at, self._used = now, used
         return now

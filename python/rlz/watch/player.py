@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Self
 
-from rlz.watch.viewer import HEADER
+from rlz.watch.viewer import GO, HEADER, PAUSE
 
 
 class Player:
@@ -34,7 +34,7 @@ class Player:
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
@@ -54,17 +54,19 @@ class Player:
                 yield kind, await self._process.stdout.readexactly(size)
 
     def pause(self) -> None:
-        """Stop it where it is."""
-        self._signal(signal.SIGSTOP)
+        """Have it wait where it is."""
+        self._tell(PAUSE)
 
     def go_on(self) -> None:
         """Let it go on."""
-        self._signal(signal.SIGCONT)
+        self._tell(GO)
 
     def end(self) -> None:
         """End it, with all that the environment has started."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _tell(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(word)

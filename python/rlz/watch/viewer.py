@@ -2,11 +2,12 @@
 
 Started by the server when somebody asks for it. It writes messages to its standard output: a letter, a length, and as
 many bytes. `F`: a JPEG. `T`: what is playing, in words. `P`: why nothing can be played. `D`: a recording is whole.
-After `P` and `D` it ends.
+After `P` and `D` it ends. What it reads are single letters: `PAUSE` and `GO`.
 """
 
 import math
 import os
+import select
 import struct
 import sys
 import time
@@ -21,12 +22,13 @@ from rlz.runtime.live import Live
 from rlz.runtime.video import check_video, make_for_video, recorder, rendered, without_screen
 from rlz.system.cores import cores
 from rlz.system.priority import give_way
-from rlz.watch.pictures import SHARE, Pace, jpeg, lighten
+from rlz.watch.pictures import FRAMES_PER_S, LIVE_FRAMES_PER_S, SHARE, Pace, jpeg, lighten
 
 if TYPE_CHECKING:
     from rlz.loaded_policy import Policy
 
 HEADER = struct.Struct("!cI")
+PAUSE, GO = b"p", b"g"
 TOLD_S = 0.5
 """Seconds between two words on how far a recording is."""
 
@@ -44,8 +46,24 @@ def newest_policy(run: Path) -> "tuple[Policy, bool]":
         return load(run, "latest"), False
 
 
-def play(run: Path, send: Send) -> None:
+def hold() -> None:
+    """Wait while the server has asked for a pause. A signal that stops would outlive the server."""
+    paused = False
+    while paused or select.select([0], [], [], 0)[0]:
+        words = os.read(0, 4096)
+        if not words:
+            raise BrokenPipeError
+        paused = words.endswith(PAUSE)
+
+
+def play(run: Path, send: Send, hold: Callable[[], None] = hold) -> None:
     """Play episodes for ever, each with the newest policy, in the environment's own time.
+
+    Parameters
+    ----------
+    run : run folder.
+    send : takes messages.
+    hold : called before each step; returns when it may be made.
 
     Raises
     ------
@@ -54,10 +72,13 @@ def play(run: Path, send: Send) -> None:
     """
     policy, lives = newest_policy(run)
     env = make_for_video(policy.make_env)
-    lighten(env)
-    pace = Pace(float(env.metadata.get("render_fps") or 30), math.inf)
+    lighten(env, small=True)
+    pace = Pace(float(env.metadata.get("render_fps") or 30))
     for episode in count():
-        pace.share = SHARE * cores() if lives else math.inf
+        if lives:
+            pace.frames_per_s, pace.share = LIVE_FRAMES_PER_S, SHARE * cores()
+        else:
+            pace.frames_per_s, pace.share = FRAMES_PER_S, math.inf
         send(b"T", f"episode {episode + 1}: version {policy.version}, after {policy.env_steps:,} env steps".encode())
         obs, _ = env.reset(seed=episode)
         done = False
@@ -65,6 +86,7 @@ def play(run: Path, send: Send) -> None:
             if pace.draw():
                 send(b"F", jpeg(rendered(env, env.metadata)))
             pace.wait()
+            hold()
             obs, _, terminated, truncated, _ = env.step(policy.predict(obs))
             done = terminated or truncated
         send(b"F", jpeg(rendered(env, env.metadata)))
@@ -91,7 +113,7 @@ def record(run: Path, file: Path, send: Send) -> None:
         policy = load(run)
     with own_globals():
         raw = make_for_video(policy.make_env)
-    lighten(raw)
+    lighten(raw, small=False)
     env = Environment(raw, policy.spec, "video")
     which = f"version {policy.version}, after {policy.env_steps:,} env steps"
     told, frames = time.monotonic(), 0
