@@ -2,6 +2,8 @@
 
 import io
 import math
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,3 +109,24 @@ def test_a_frame_that_cannot_be_drawn_says_what_is_missing(tmp_path: Path, monke
     with pytest.raises(EnvError, match="package libegl1 and set MUJOCO_GL=egl"):
         viewer.play(tmp_path, lambda kind, _: sent.append(kind), lambda: None)
     assert sent == [b"T"]
+
+
+def test_a_viewer_waits_when_it_is_asked_to_and_ends_with_the_server() -> None:
+    asked, server = os.pipe()
+    try:
+        viewer.hold(asked)
+        os.write(server, viewer.PAUSE)
+        waiting = threading.Thread(target=viewer.hold, args=(asked,))
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+        os.write(server, viewer.GO)
+        waiting.join(10)
+        assert not waiting.is_alive()
+        os.write(server, viewer.PAUSE + viewer.GO)
+        viewer.hold(asked)
+        os.close(server)
+        with pytest.raises(BrokenPipeError):
+            viewer.hold(asked)
+    finally:
+        os.close(asked)

@@ -46,11 +46,17 @@ def newest_policy(run: Path) -> "tuple[Policy, bool]":
         return load(run, "latest"), False
 
 
-def hold() -> None:
-    """Wait while the server has asked for a pause. A signal that stops would outlive the server."""
+def hold(asked: int = 0) -> None:
+    """Wait while the server has asked for a pause. (A process that a signal has stopped would outlive the server.)
+
+    Raises
+    ------
+    BrokenPipeError
+        The server is gone.
+    """
     paused = False
-    while paused or select.select([0], [], [], 0)[0]:
-        words = os.read(0, 4096)
+    while paused or select.select([asked], [], [], 0)[0]:
+        words = os.read(asked, 4096)
         if not words:
             raise BrokenPipeError
         paused = words.endswith(PAUSE)
