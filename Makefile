@@ -100,18 +100,25 @@ learn: setup  ## Learning gates (SAC, TD3 and DDPG on Pendulum-v1, DQN and PPO o
 
 .PHONY: oracle
 oracle: setup  ## Updates beside Stable-Baselines3's own train() in float64 (makes its environment)
-	$(RUN) pytest -q -m oracle tests/algorithms
+	$(RUN) pytest -q -m oracle tests/algorithms tests/bench
 
 .PHONY: bench
 bench: setup  ## Throughput beside Stable-Baselines3 and SBX (makes their environments; about twenty minutes)
-	$(RUN) rlz bench train --peers sb3,sbx --output benches/results/train.json
-	$(RUN) rlz bench sampling --output benches/results/sampling.json
+	$(RUN) rlz bench --setup-peers --peers sb3,sbx
+	$(RUN) rlz bench train --peers sb3,sbx --output docs/bench/train
+	$(RUN) rlz bench update --peers sb3,sbx --output docs/bench/update
+	$(RUN) rlz bench sampling --output docs/bench/sampling
 
 .PHONY: bench-transport
 bench-transport: setup  ## Replay buffer, queue and parameter store beside their peers (ten minutes, the machine to itself)
-	$(RUN) rlz bench transport --peers faster-fifo --rounds 4 --seconds 4 --output docs/bench/transport.md
-	$(RUN) rlz bench replay --peers sb3,cpprb,torchrl --rounds 4 --seconds 4 --output docs/bench/replay.md
-	$(RUN) --with matplotlib python benches/capacity.py docs/bench/replay.json docs/bench/capacity.svg
+	$(RUN) rlz bench --setup-peers --peers faster-fifo,sb3,cpprb,torchrl
+	$(RUN) rlz bench transport --peers faster-fifo --rounds 4 --seconds 4 --output docs/bench/transport
+	$(RUN) rlz bench replay --peers sb3,cpprb,torchrl --rounds 4 --seconds 4 --output docs/bench/replay
+	$(RUN) python benches/capacity.py docs/bench/replay/report.json docs/bench/capacity.svg
+
+.PHONY: figures
+figures: bench bench-transport  ## Measure the figures of the README anew and write them into it (half an hour)
+	$(RUN) python benches/readme.py
 
 # abi3: one wheel for Python 3.11 and newer. The tag (manylinux_2_34 where glibc is 2.34 or newer) is the oldest glibc that
 # serves: that of the first distributions with a kernel new enough for rlz. Paths of this machine (in texts of panics) stay out.

@@ -1,6 +1,6 @@
-"""Draw what sampling costs against the capacity of the replay buffer, from the report of `rlz bench replay`.
+"""Draw what sampling costs against the capacity of the replay buffer, from a report of `rlz bench replay`.
 
-uv run --with matplotlib python benches/capacity.py docs/bench/replay.json docs/bench/capacity.svg
+uv run python benches/capacity.py docs/bench/replay/report.json docs/bench/capacity.svg
 """
 
 import json
@@ -18,7 +18,7 @@ from rlz.bench.replay import BATCHES
 
 def main(report: Path, output: Path) -> None:
     """Nanoseconds per row, median with quartiles, by capacity; one line per contender and batch size."""
-    contenders = json.loads(report.read_text(encoding="utf-8"))["contenders"]
+    contenders = json.loads(report.read_text(encoding="utf-8"))["workloads"][0]["contenders"]
     matplotlib.rcParams["svg.hashsalt"] = "rlz"
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     for colour, name in zip(("tab:blue", "tab:grey"), ("rlz", "numpy"), strict=True):

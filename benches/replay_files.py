@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 
 from rlz.bench.report import show, to_json
-from rlz.bench.result import Job, Outcome, run_rounds
+from rlz.bench.result import Job, Outcome, Workload, run_rounds
 from rlz.system.detect import detect
 from rlz.transport import Replay
 
@@ -108,18 +108,12 @@ def main() -> None:
     begin = time.perf_counter()
     load = os.getloadavg()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        result = run_rounds(jobs(Path(folder), options.rows, options.lanes), options.rounds, print)
+        work = jobs(Path(folder), options.rows, options.lanes)
+        result = run_rounds(work, options.rounds, print)
+    definition = {"env": "Ant-v4", "rows": options.rows, "lanes": options.lanes}
     report = to_json(
-        result,
-        workload="replay_files (million rows/s)",
-        settings={
-            "env": "Ant-v4",
-            "rows": options.rows,
-            "lanes": options.lanes,
-            "rounds": options.rounds,
-            "load_before": load,
-        },
-        metrics=("save", "load"),
+        [(Workload("replay_files (million rows/s)", work, ("save", "load"), definition), result)],
+        settings={"rounds": options.rounds, "load_before": load},
         machine=detect().to_json(),
         command=" ".join(["python benches/replay_files.py", *sys.argv[1:]]),
         seconds=time.perf_counter() - begin,

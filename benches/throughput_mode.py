@@ -48,7 +48,7 @@ from plan import TINY, Case, profile, say
 from rich.console import Console
 
 from rlz.bench.report import show, to_json, to_markdown
-from rlz.bench.result import Job, Outcome, Result, run_rounds
+from rlz.bench.result import Job, Outcome, Result, Workload, run_rounds
 from rlz.bench.train import TrainSettings, Window, steady_from, watch
 from rlz.system.detect import detect
 
@@ -265,10 +265,8 @@ def main() -> None:
         result = run_rounds([job], arguments.rounds, say)
     given = {name: value for name, value in vars(arguments).items() if name != "output"}
     report = to_json(
-        result,
-        workload="throughput mode",
+        [(Workload("throughput mode", [job], METRICS, {"env": arguments.env}), result)],
         settings=given | {"load_before": load, "plan": plan},
-        metrics=METRICS,
         machine=detect().to_json(),
         command=shlex.join(["python", "benches/throughput_mode.py", *sys.argv[1:]]),
         seconds=time.monotonic() - begin,

@@ -278,7 +278,7 @@ def rates(task: Task, contenders: Sequence[str], versions: dict[str, dict[str, s
         settings = replace(task.settings(seconds=5.0), learning_starts=100)
         if name == SB3:
             variant = Variant(task.threads, 1)
-            peer = measure_peer("sb3", peer_python("sb3"), variant, settings, updates=True)
+            peer = measure_peer("sb3", variant, settings, "train")
             found[name], versions[name] = peer["env_steps_per_s"], peer["versions"]
         else:
             # A free run begins like one at replay ratio 1; later its evaluations take a tenth of the time at most.

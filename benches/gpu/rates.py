@@ -175,7 +175,7 @@ def beside_sb3(bench: Bench) -> Numbers:
         raise SkippedError("stable-baselines3 is not installed for this Python") from None
     seconds = 3.0 if bench.quick else bench.options.seconds
     settings = TrainSettings(environment_of(bench), seconds, device=bench.device.type, hidden=bench.hidden)
-    peer = measure_peer("sb3", Path(sys.executable), Variant(1, 1), settings, updates=True)
+    peer = measure_peer("sb3", Variant(1, 1), settings, "train", python=sys.executable)
     ours = run(bench, "1")
     times = ours["env_steps_s"] / peer["env_steps_per_s"]
     return {"rlz env_steps_s": ours["env_steps_s"], "sb3 env_steps_s": peer["env_steps_per_s"], "times": times}

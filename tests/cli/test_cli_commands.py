@@ -36,31 +36,6 @@ def test_eval_passes_on_and_returns_the_status(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_bench_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Calls()
-    monkeypatch.setattr(importlib.import_module("rlz.bench"), "run_bench", calls)
-    assert main(["bench", "replay"]) == 0
-    line = ["bench", "train", "--peers", "sb3, sbx", "--rounds", "5", "--seconds", "9", "--output", "o.md"]
-    assert main([*line, "--", "--samplers", "2"]) == 0
-    assert calls.seen == [
-        (
-            ("replay",),
-            {"env": "Ant-v4", "peers": [], "rounds": 3, "seconds": None, "output": None, "options": []},
-        ),
-        (
-            ("train",),
-            {
-                "env": "Ant-v4",
-                "peers": ["sb3", "sbx"],
-                "rounds": 5,
-                "seconds": 9.0,
-                "output": Path("o.md"),
-                "options": ["--samplers", "2"],
-            },
-        ),
-    ]
-
-
 def test_profile_prints_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """Prose of Markdown files and comments of Rust files have at most 120 columns."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,11 @@ def too_long_of_rust(text: str) -> list[str]:
 @pytest.mark.parametrize("file", MARKDOWN, ids=lambda file: str(file.relative_to(ROOT)))
 def test_markdown_is_wrapped(file: Path) -> None:
     assert not too_long_of_markdown(file.read_text(encoding="utf-8"))
+
+
+def test_tables_of_figures_are_those_of_the_reports() -> None:
+    done = subprocess.run([sys.executable, ROOT / "benches" / "readme.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_comments_of_rust_are_wrapped() -> None:

@@ -1,8 +1,9 @@
 """Measures rlz's replay buffer and plain numpy arrays in turns, in this process.
 
-numpy stands for the bare work: `take` of the same rows from an array (nothing checked, one process only, the newest
-rows not told from older ones) and assignment to slices of arrays. Rows are those of the environment, as float32 or
-float64; a second process appends to rlz's buffer while it is sampled.
+`memcpy` copies as many bytes from one place to another, which is the limit. numpy stands for the bare work: `take` of
+the same rows from an array (nothing checked, one process only, the newest rows not told from older ones) and assignment
+to slices of arrays. Rows are those of the environment, as float32 or float64; a second process appends to rlz's buffer
+while it is sampled.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlz.bench.result import is_time
+from rlz.bench.result import is_cost
 from rlz.bench.writer import Writing
 
 if TYPE_CHECKING:
@@ -93,6 +94,17 @@ def take(table: NDArray[Any], batch: int) -> Call:
     return call
 
 
+def memcpy(row_bytes: int, batch: int) -> Call:
+    """Copy the bytes of a batch, which lie together, as nothing that draws rows can."""
+    source, out = np.ones(batch * row_bytes, np.uint8), np.zeros(batch * row_bytes, np.uint8)
+
+    def call() -> int:
+        np.copyto(out, source)
+        return batch
+
+    return call
+
+
 def prioritized(replay: "Replay", batches: tuple[int, ...]) -> dict[int, Call]:
     """Draw a batch in proportion to priorities and set new ones, by batch size; one sampler for all."""
     sampler = replay.prioritized_sampler(seed=SEED)
@@ -165,7 +177,7 @@ def in_turns(sides: Sides, seconds: float, turns: int = 3) -> dict[str, dict[str
             for side, calls in sides.items():
                 if metric in calls:
                     per_second = rate(calls[metric], seconds / turns)
-                    found[side][metric].append(1e6 / per_second if is_time(metric) else per_second)
+                    found[side][metric].append(1e6 / per_second if is_cost(metric) else per_second)
     return {side: {m: sorted(values)[turns // 2] for m, values in by.items()} for side, by in found.items()}
 
 
@@ -190,11 +202,12 @@ def measure(env: str, dtype: str, rows: int, batches: list[int], seconds: float)
     table[:] = 1.0
     ours = {f"sample_{batch}{suffix}": uniform(replay, batch) for batch in batches}
     theirs = {f"sample_{batch}{suffix}": take(table, batch) for batch in batches}
+    limit = {f"sample_{batch}{suffix}": memcpy(replay.stride, batch) for batch in batches}
     if narrow:
         ours |= {f"sample_{batch}_2_threads": uniform(replay, batch, threads=2) for batch in batches}
         ours |= {f"prioritized_{batch}": call for batch, call in prioritized(replay, tuple(batches)).items()}
     with Writing(replay):
-        found = in_turns({"rlz": ours, "numpy": theirs}, seconds)
+        found = in_turns({"rlz": ours, "numpy": theirs, "memcpy": limit}, seconds)
     if narrow:
         for side, by in in_turns(appends(fields, rows), seconds).items():
             found[side] |= by

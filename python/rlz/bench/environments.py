@@ -5,6 +5,7 @@ gymnasium and MuJoCo, so that a difference in speed is one of the libraries. Wha
 with every result.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -32,6 +33,10 @@ class Peer:
     requirements : what its environment holds.
     recorded : packages whose versions stand in the result.
     workloads : those that it is measured in.
+    adapter : its file in `peers/`, which says with which settings it is run and why; default: by its name.
+    threads : whether it runs on a number of torch threads that is to be searched; else it takes what it wants.
+    num_envs : numbers of environments to try.
+    algos : algorithms that its adapter runs.
     shared : packages whose versions it takes over from rlz.
     """
 
@@ -40,36 +45,116 @@ class Peer:
     recorded: tuple[str, ...]
     workloads: tuple[str, ...]
     shared: tuple[str, ...] = SHARED
+    adapter: str = ""
+    threads: bool = True
+    num_envs: tuple[int, ...] = (1, 4)
+    algos: tuple[str, ...] = ("sac",)
 
+    @property
+    def script(self) -> str:
+        """File of its adapter."""
+        return self.adapter or f"{self.name}.py"
+
+
+_ENVS = "gymnasium[mujoco,classic-control]"
+_TORCH = ("gymnasium", "mujoco", "torch", "numpy")
 
 PEERS = {
-    "sb3": Peer(
-        "sb3",
-        ("stable-baselines3", "gymnasium[mujoco,classic-control]", "torch"),
-        ("stable-baselines3", "gymnasium", "mujoco", "torch", "numpy"),
-        ("train", "sampling", "replay"),
-    ),
-    "sbx": Peer(
-        "sbx",
-        ("sbx-rl", "stable-baselines3", "gymnasium[mujoco,classic-control]", "torch"),
-        ("sbx-rl", "stable-baselines3", "jax", "gymnasium", "mujoco", "torch", "numpy"),
-        ("train", "sampling"),
-    ),
-    # Gymnasium 1 and numpy 2 are too new for it; MuJoCo 3 works with its Gymnasium, except for drawing.
-    "sample-factory": Peer(
-        "sample-factory",
-        ("sample-factory==2.1.1", "gymnasium[classic-control]", "mujoco", "imageio"),
-        ("sample-factory", "gymnasium", "mujoco", "torch", "numpy"),
-        (),
-        ("torch", "mujoco"),
-    ),
-    "cpprb": Peer("cpprb", ("cpprb==11.0.0",), ("cpprb", "numpy"), ("replay",), ("numpy",)),
-    "torchrl": Peer(
-        "torchrl", ("torchrl==0.14.1",), ("torchrl", "tensordict", "torch", "numpy"), ("replay",), ("torch", "numpy")
-    ),
-    "faster-fifo": Peer(
-        "faster-fifo", ("faster-fifo==1.5.2", "numpy"), ("faster-fifo", "numpy"), ("transport",), ("numpy",)
-    ),
+    peer.name: peer
+    for peer in (
+        Peer(
+            "sb3",
+            ("stable-baselines3==2.9.2", _ENVS, "torch"),
+            ("stable-baselines3", *_TORCH),
+            ("train", "sampling", "replay", "update", "inference", "score"),
+            algos=("sac", "td3", "ddpg", "ppo"),
+        ),
+        Peer(
+            "sbx",
+            ("sbx-rl==0.28.0", "stable-baselines3==2.9.2", _ENVS, "torch"),
+            ("sbx-rl", "stable-baselines3", "jax", *_TORCH),
+            ("train", "sampling", "update"),
+            adapter="sb3.py",
+            threads=False,
+            algos=("sac", "td3", "ddpg", "ppo"),
+        ),
+        Peer("cleanrl", (_ENVS, "torch"), _TORCH, ("train", "score"), num_envs=(1,)),
+        Peer(
+            "rllib",
+            ("ray[rllib]==2.60.0", _ENVS, "torch"),
+            ("ray", *_TORCH),
+            ("train",),
+            threads=False,
+            algos=("sac", "ppo"),
+            adapter="ray_rllib.py",
+        ),
+        # Gymnasium 1 and numpy 2 are too new for it; MuJoCo 3 works with its Gymnasium, except for drawing.
+        Peer(
+            "sample-factory",
+            ("sample-factory==2.1.1", "gymnasium[classic-control]", "mujoco", "imageio"),
+            ("sample-factory", "gymnasium", "mujoco", "torch", "numpy"),
+            ("train",),
+            ("torch", "mujoco"),
+            adapter="ppo.py",
+            threads=False,
+            num_envs=(8,),
+            algos=("ppo", "appo"),
+        ),
+        Peer(
+            "tianshou",
+            ("tianshou==2.0.1", _ENVS, "torch"),
+            ("tianshou", *_TORCH),
+            ("train",),
+            adapter="tianshou_sac.py",
+        ),
+        Peer(
+            "rltools",
+            ("rltools==2.2.1", _ENVS),
+            ("rltools", "gymnasium", "numpy"),
+            ("train",),
+            shared=("gymnasium", "numpy"),
+            threads=False,
+            num_envs=(1,),
+            adapter="rltools_sac.py",
+        ),
+        Peer(
+            "gymnasium",
+            (_ENVS,),
+            ("gymnasium", "mujoco", "numpy"),
+            ("sampling",),
+            shared=("gymnasium", "mujoco", "numpy"),
+            threads=False,
+            num_envs=(1, 4, 16),
+            adapter="gymnasium_vector.py",
+        ),
+        Peer(
+            "envpool",
+            ("envpool==1.2.5",),
+            ("envpool", "gymnasium", "numpy"),
+            ("sampling",),
+            shared=("gymnasium", "numpy"),
+            threads=False,
+            num_envs=(1, 4, 16),
+            adapter="envpool_vector.py",
+        ),
+        Peer("cpprb", ("cpprb==11.0.0",), ("cpprb", "numpy"), ("replay",), ("numpy",), adapter="buffers.py"),
+        Peer(
+            "torchrl",
+            ("torchrl==0.14.1",),
+            ("torchrl", "tensordict", "torch", "numpy"),
+            ("replay",),
+            ("torch", "numpy"),
+            adapter="buffers.py",
+        ),
+        Peer(
+            "faster-fifo",
+            ("faster-fifo==1.5.2", "numpy"),
+            ("faster-fifo", "numpy"),
+            ("transport",),
+            ("numpy",),
+            adapter="fifo.py",
+        ),
+    )
 }
 
 
@@ -118,19 +203,28 @@ def peer_python(name: str, *, log: Path | None = None) -> Path:
     if _complete(folder):
         return python
     uv = find_uv()
-    shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be making it
+        if not _complete(folder):
+            _make(uv, peer, pins, folder, log)
+    return python
+
+
+def _make(uv: str, peer: Peer, pins: dict[str, str], folder: Path, log: Path | None) -> None:
+    python = folder / "bin" / "python"
+    shutil.rmtree(folder, ignore_errors=True)
     errors = _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], log)
     if errors:
-        raise ConfigError(f"uv could not make the environment of {name}: {errors}")
+        raise ConfigError(f"uv could not make the environment of {peer.name}: {errors}")
     # Give up the pins from the least important one on, until the peer's own requirements can be met.
     for count in range(len(pins), -1, -1):
         pinned = [f"{package}=={pins[package]}" for package in list(pins)[:count]]
         errors = _run([uv, "pip", "install", "--quiet", "--python", str(python), *peer.requirements, *pinned], log)
         if not errors:
             (folder / "complete").touch()
-            return python
-    raise ConfigError(f"uv could not install {name}: {errors}")
+            return
+    raise ConfigError(f"uv could not install {peer.name}: {errors}")
 
 
 def installed_peers() -> list[str]:

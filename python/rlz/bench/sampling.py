@@ -12,13 +12,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rlz.bench.children import run_child
-from rlz.bench.environments import peer_python
-from rlz.bench.result import Job, Outcome
-from rlz.bench.train import TrainSettings, measure_peer, variants
+from rlz.bench.result import Job, Outcome, Workload
+from rlz.bench.train import TrainSettings, Variant, measure_peer, variants
 
 METRICS: tuple[str, ...] = ("env_steps_per_s",)
 
@@ -26,8 +24,17 @@ TURN_S = 1.0
 """Seconds of one side's turn."""
 
 
+LIMITS = {"env_steps_per_s": "bare loop"}
+
+
+def workload(settings: TrainSettings, peers: Sequence[str], cores: int) -> Workload:
+    """What is measured: rlz with its bare loop, and each peer's sampling without updates."""
+    definition = {"env": settings.env, "hidden": list(settings.hidden), "seed": settings.seed}
+    return Workload("sampling", jobs(settings, peers, cores), METRICS, definition, LIMITS)
+
+
 def jobs(settings: TrainSettings, peers: Sequence[str], cores: int) -> list[Job]:
-    """The jobs of this workload: rlz with its bare loop, and each peer's SAC without updates."""
+    """One for rlz and its bare loop, one for each variant of each peer."""
 
     def rlz(_: int) -> Outcome:
         job = {"env": settings.env, "seconds": settings.seconds, "seed": settings.seed}
@@ -42,18 +49,17 @@ def jobs(settings: TrainSettings, peers: Sequence[str], cores: int) -> list[Job]
     found = [Job("rlz and bare loop", rlz, needed=True)]
     short = replace(settings, seconds=min(settings.seconds, 10.0))
     for library in peers:
-        python = peer_python(library)
         for variant in variants(library, cores):
             if variant.threads <= 1:
-                found.append(_peer_job(library, python, variant, short))
+                found.append(_peer_job(library, variant, short))
     return found
 
 
-def _peer_job(library: str, python: Path, variant: Any, settings: TrainSettings) -> Job:
+def _peer_job(library: str, variant: Variant, settings: TrainSettings) -> Job:
     name = variant.name(library)
 
     def run(_: int) -> Outcome:
-        result = measure_peer(library, python, variant, settings, updates=False)
+        result = measure_peer(library, variant, settings, "sampling")
         return Outcome({name: {"env_steps_per_s": result["env_steps_per_s"]}}, {library: result["versions"]})
 
     return Job(name, run)

@@ -19,9 +19,9 @@ from typing import Any
 from rlz.bench.children import run_child
 from rlz.bench.core import core_job
 from rlz.bench.environments import PEER_SCRIPTS, PEERS, peer_python
-from rlz.bench.messages import LATENCY_SIZE, LAYOUTS
-from rlz.bench.result import Job, Outcome
-from rlz.bench.versions import SIZES
+from rlz.bench.messages import LATENCY_SIZE, LAYOUTS, SLOTS
+from rlz.bench.result import Job, Outcome, Workload
+from rlz.bench.versions import READERS, SIZES
 
 METRICS: tuple[str, ...] = (
     *(f"messages_{size}" for size in LAYOUTS),
@@ -32,8 +32,18 @@ METRICS: tuple[str, ...] = (
 )
 
 
-def jobs(seconds: float, peers: Sequence[str]) -> list[Job]:
-    """The jobs of this workload; `seconds` are shared by the measurements of a contender."""
+LIMITS = {f"messages_{size}": "memcpy: one place" for size in LAYOUTS}
+QUICK = (*list(LIMITS)[:2], "latency_sleep_us", f"parameters_{next(iter(SIZES))}_us")
+
+
+def workload(seconds: float, peers: Sequence[str], *, quick: bool = False) -> Workload:
+    """What is measured; `seconds` are shared by the measurements of a contender. `quick`: the common figures alone."""
+    definition = {"messages": list(LAYOUTS), "slots": SLOTS, "parameters": list(SIZES), "readers": READERS}
+    return Workload("transport", jobs(seconds, peers, quick), QUICK if quick else METRICS, definition, LIMITS)
+
+
+def jobs(seconds: float, peers: Sequence[str], quick: bool) -> list[Job]:
+    """Ours, the core's, and those of each peer."""
     each = max(0.2, seconds / 8)
     timeout = 20 * seconds + 120
 
@@ -44,11 +54,12 @@ def jobs(seconds: float, peers: Sequence[str]) -> list[Job]:
 
         return Job(f"{name}, {module.rpartition('.')[2]}", run, needed=name == "rlz")
 
-    queues = ("rlz", "rlz in place", "memcpy: one place", "memcpy: 16 places", "mp.Queue")
-    stores = ("rlz", "lock and shared array", "mp.Queue")
+    queues = ("rlz", "memcpy: one place", "mp.Queue", *(() if quick else ("rlz in place", "memcpy: 16 places")))
+    stores = ("rlz", "lock and shared array", *(() if quick else ("mp.Queue",)))
     found = [ours(name, "rlz.bench.messages", {"contender": name}) for name in queues]
     found += [ours(name, "rlz.bench.versions", {"contender": name}) for name in stores]
-    found.append(core_job("transport", each))
+    if not quick:
+        found.append(core_job("transport", each))
     return found + [_peer_job(library, form, each, timeout) for library in peers for form in ("dict", "raw bytes")]
 
 

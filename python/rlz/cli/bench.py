@@ -1,22 +1,23 @@
-"""`rlz bench WORKLOAD`."""
+"""`rlz bench [WORKLOAD]`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from rlz.algorithms.default import DEFAULT
 from rlz.cli.command import Command
 from rlz.errors import UsageError
 
 EPILOG = """[bold]Examples[/bold]
 
   rlz bench
-  rlz bench train --env Ant-v4 --peers sb3 --rounds 5
-  rlz bench train --env HalfCheetah-v5 --peers sb3,sbx --output result.json
+  rlz bench --setup-peers --peers sb3,sbx
+  rlz bench train --env HalfCheetah-v5 --rounds 5 --output results
   rlz bench train --env Ant-v4 -- --samplers 2 --no-compile
-  rlz bench replay --peers sb3,cpprb,torchrl
-  rlz bench transport --peers faster-fifo
-  rlz bench sampling --env Ant-v4"""
+  rlz bench replay --peers cpprb,torchrl
+  rlz bench score --env Pendulum-v1 --rounds 10
+  rlz bench all --quick --compare results/report.json"""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -24,34 +25,48 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 @app.command(epilog=EPILOG, cls=Command)
 def bench(
     workload: Annotated[
-        Literal["train", "sampling", "replay", "transport"] | None,
+        Literal["transport", "replay", "sampling", "inference", "update", "train", "score", "all"] | None,
         typer.Argument(
             metavar="WORKLOAD",
-            help="train (all of it), sampling (learner idle), replay (the buffer) or transport (queue, parameters). "
-            "Without one: some figures of each in a few minutes, beside the peers that are installed.",
+            help="transport (queue, parameters), replay (the buffer), sampling (learner idle), inference (the policy), "
+            "update (the learner alone), train (all of it), score (time to a return), or all. "
+            "Without one: a little of each but score, in one table, within three minutes.",
             show_default=False,
         ),
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TRAIN_OPTIONS", help="After --: options of rlz train, for train.", show_default=False),
+        typer.Argument(metavar="TRAIN_OPTIONS", help="After --: options of rlz train.", show_default=False),
     ] = None,
-    env: Annotated[str, typer.Option(metavar="ID", help="Gymnasium id.")] = "Ant-v4",
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help=r"Gymnasium id. [dim]\[default: Ant-v4; of score Pendulum-v1][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    algo: Annotated[str, typer.Option(metavar="NAME", help="Algorithm.")] = DEFAULT,
     peers: Annotated[
         str,
         typer.Option(
             metavar="A,B",
-            help="Libraries to measure beside rlz, each in its own environment: sb3, sbx, cpprb, torchrl, faster-fifo. "
-            r"[dim]\[default: none][/dim]",
-            show_default=False,
+            help="Libraries to measure beside rlz, each in an environment of its own: names, none, or auto (those that "
+            "are set up).",
         ),
-    ] = "",
+    ] = "auto",
+    setup_peers: Annotated[
+        bool, typer.Option("--setup-peers", help="Make the environments of --peers (auto: of all) with uv, and exit.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short measurements, one round, one variant of each peer.")
+    ] = False,
     rounds: Annotated[
         int | None,
         typer.Option(
             metavar="INT",
             min=1,
-            help=r"Interleaved rounds. [dim]\[default: 3; without a workload 1][/dim]",
+            help=r"Interleaved rounds; of score a seed each. [dim]\[default: 3; quick 1][/dim]",
             show_default=False,
         ),
     ] = None,
@@ -59,30 +74,71 @@ def bench(
         float | None,
         typer.Option(
             metavar="S",
-            min=1,
-            help=r"Seconds of one measurement. [dim]\[default: 20 for train, else 8][/dim]",
+            min=0.1,
+            help="Seconds of one measurement, of score of a run. "
+            r"[dim]\[default: 3 to 20 by workload, of score 60][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    score: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RETURN",
+            help=r"Mean return that score waits for. [dim]\[default: that of the environment][/dim]",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Write result, machine, versions and command as JSON; FILE.md: as Markdown, and JSON beside it. "
-            r"[dim]\[default: none][/dim]",
+            metavar="DIR",
+            help=r"Write report.json, report.md and report.html there. [dim]\[default: none][/dim]",
             show_default=False,
         ),
     ] = None,
-) -> None:
-    """Measure in interleaved rounds; show medians, spread and ratios."""
-    if workload is None:
-        if peers or seconds is not None or output is not None or options:
-            raise UsageError("--peers, --seconds, --output and options of rlz train need a WORKLOAD: rlz bench train")
-        from rlz.bench.overview import overview
-
-        overview(env, rounds=rounds or 1)
-        return
-    from rlz.bench import run_bench
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OLD.json",
+            help=r"Show what has changed since that report. [dim]\[default: none][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
+) -> int:
+    """Measure in interleaved rounds, beside limits and other libraries; show medians, spread, ratios and intervals."""
+    from rlz.bench import QUICK, WORKLOADS, run_bench, set_up_peers
+    from rlz.bench.overview import show_overview
 
     names = [name.strip() for name in peers.split(",") if name.strip()]
-    run_bench(workload, env=env, peers=names, rounds=rounds or 3, seconds=seconds, output=output, options=options or [])
+    chosen = None if names == ["auto"] else [] if names == ["none"] else names
+    if setup_peers:
+        if workload is not None:
+            raise UsageError("--setup-peers measures nothing: leave out the workload")
+        return 1 if set_up_peers(chosen, lambda line: typer.echo(line, err=True)) else 0
+    alone = workload is None
+    wanted = QUICK if alone else WORKLOADS if workload == "all" else (str(workload),)
+    if score is not None and "score" not in wanted:
+        raise UsageError("--score is of the workload score: rlz bench score")
+    run_bench(
+        wanted,
+        env=env,
+        algo=algo,
+        peers=chosen,
+        quick=quick or alone,
+        rounds=rounds,
+        seconds=seconds,
+        score=score,
+        output=output,
+        compare=compare,
+        options=options or [],
+        view=(lambda report, console: print_json(report)) if json else show_overview if alone else None,
+    )
+    return 0
+
+
+def print_json(report: object) -> None:
+    """Print a report."""
+    import json
+
+    typer.echo(json.dumps(report, indent=1))

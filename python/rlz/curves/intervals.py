@@ -32,17 +32,25 @@ def interval(values: ArrayLike, statistic: Statistic = interquartile_mean) -> tu
     return _bootstrap((np.asarray(values, np.float64),), statistic)
 
 
-def ratio_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float] | None:
-    """Interval of the ratio of medians, by whole rounds: both sides of a round had the machine in the same state.
+def ratio_interval(
+    ours: Sequence[float], theirs: Sequence[float], *, paired: bool = True
+) -> tuple[float, float] | None:
+    """Interval of the ratio of medians; None for less than two values of a side.
 
-    None for less than two rounds.
+    `paired`: by whole rounds, in which both sides had the machine in the same state.
     """
-    rounds = min(len(ours), len(theirs))
-    if rounds < 2:
+    if paired:
+        rounds = min(len(ours), len(theirs))
+        ours, theirs = ours[:rounds], theirs[:rounds]
+    if min(len(ours), len(theirs)) < 2:
         return None
-    pairs = (np.array(ours[:rounds], np.float64), np.array(theirs[:rounds], np.float64))
-    low, high = _bootstrap(pairs, lambda a, b, axis: np.median(a, axis=axis) / np.median(b, axis=axis), paired=True)
+    samples = (np.array(ours, np.float64), np.array(theirs, np.float64))
+    low, high = _bootstrap(samples, _ratio_of_medians, paired=paired)
     return float(low), float(high)
+
+
+def _ratio_of_medians(ours: NDArray[Any], theirs: NDArray[Any], axis: int) -> Any:
+    return np.median(ours, axis=axis) / np.median(theirs, axis=axis)
 
 
 def _bootstrap(samples: tuple[NDArray[Any], ...], statistic: Statistic, **options: Any) -> tuple[Any, Any]:

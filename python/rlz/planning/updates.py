@@ -11,19 +11,17 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
-import numpy as np
 import torch
 
 from rlz import envs
-from rlz._native import Replay
-from rlz.algorithms.base import Algorithm, Batch
+from rlz.algorithms.base import Algorithm
 from rlz.algorithms.registry import make_algorithm
 from rlz.bench.children import say
+from rlz.bench.draws import Draw
 from rlz.config import RunConfig, run_config
-from rlz.envs.spaces import EnvSpec
 from rlz.errors import RlzError
 from rlz.learning.auto_precision import auto_precision
-from rlz.learning.batches import Batches, Decoder
+from rlz.learning.batches import Batches
 from rlz.learning.compiled import Compilation, CompileJob, kinds_of, layouts
 from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.engine import Engine, EnginePlan
@@ -32,7 +30,6 @@ from rlz.learning.precision import capability
 from rlz.planning.products import Products, has
 from rlz.planning.tasks import Task, run, threads_in_words
 
-ROWS = 4096
 WARM_UP = 3
 
 BATCH_SIZES = (1024, 8192)
@@ -188,31 +185,6 @@ class Bench:
         rates = {"updates_per_s": per_second, "frames_per_s": per_second * batch_size, "ready_s": ready}
         what = {"device": device, "executor": executor, "precision": precision, "batch_size": batch_size}
         return {"update": {**what, "threads": threads, "launch": launch, **rates}}
-
-
-class Draw:
-    """Draws batches from a small buffer of random rows (values in [-1, 1]), as the learner does."""
-
-    def __init__(self, env_spec: EnvSpec, batch_size: int) -> None:
-        self.batch_size = batch_size
-        replay = Replay.create(env_spec.fields(), buffer_size=ROWS, lanes=1, run_id=1)
-        rows = np.zeros((ROWS, replay.stride), np.uint8)
-        rng = np.random.default_rng(1)
-        for name, dtype, shape, offset in replay.fields:
-            if dtype == "f32":
-                size = int(np.prod(shape, dtype=int))
-                values = np.full((ROWS, size), 0.99) if name == "discount" else rng.uniform(-1, 1, (ROWS, size))
-                rows[:, offset : offset + 4 * size] = values.astype(np.float32).view(np.uint8)
-        replay.restore_rows(0, rows, np.zeros(ROWS, np.uint64), worker=1)
-        self.replay = replay
-        self.sampler = replay.sampler(seed=[1, 2, 3, 4])
-        self.decoder = Decoder(replay.fields)
-        self._rows = torch.empty(batch_size, replay.stride, dtype=torch.uint8)
-
-    def __call__(self) -> Batch:
-        """A batch on the CPU."""
-        self.sampler.sample(self._rows.numpy())
-        return self.decoder(self._rows)
 
 
 class OnDevice:

@@ -1,66 +1,35 @@
 # The peers are not installed where rlz is checked.
 # mypy: ignore-errors
-"""Measures stable-baselines3 or SBX. Runs in the peer's own environment; knows nothing of rlz but the lines it prints.
+"""Stable-Baselines3 and SBX: SAC, TD3, DDPG.
 
-    python sb3.py '{"library": "sb3", "env": "Ant-v4", "threads": 1, "num_envs": 1, "seconds": 20, ...}'
-
-Prints one JSON object as its last line: rates of SAC in its steady state, or of its sampling alone (no gradient steps).
+Settings: what all contenders share; `train_freq` 1 and as many gradient steps as environments: replay ratio 1, the
+workload's. Threads 1 and 2 are searched (more never helped at these sizes), XLA takes every core; 1 and 4 environments
+in one process, because its subprocesses cost more than steps of these environments.
 """
 
-import importlib.metadata
-import json
-import sys
 import time
 
-
-def main(job):
-    """Do a job and print its result with the versions of the packages."""
-    result = train(job)
-    versions = {}
-    for package in job["recorded"]:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "missing"
-    print(json.dumps({**result, "versions": versions}), flush=True)
+from adapter import Copies, Window, main, rate
 
 
-def train(job):
-    """SAC in its steady state: env steps and updates per second over a window after the warm-up."""
-    if job["library"] == "sb3":
+def model_of(job, env):
+    """The algorithm on an environment."""
+    if job["library"] == "sbx":
+        import sbx as library
+
+        options = {}
+    else:
+        import stable_baselines3 as library
         import torch
 
         torch.set_num_threads(job["threads"])
-        from stable_baselines3 import SAC
-    else:
-        from sbx import SAC
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
-
-    class Window(BaseCallback):
-        """Skips warm-up steps after learning starts, then counts env steps for some seconds and ends the run."""
-
-        def __init__(self):
-            super().__init__()
-            self.begin = None
-            self.end = None
-
-        def _on_step(self):
-            now = time.perf_counter()
-            if self.begin is None:
-                if self.num_timesteps >= job["learning_starts"] + job["warmup_steps"]:
-                    self.begin = (now, self.num_timesteps, self.model._n_updates)
-                return True
-            if now - self.begin[0] < job["seconds"]:
-                return True
-            self.end = (now, self.num_timesteps, self.model._n_updates)
-            return False
-
-    envs = make_vec_env(job["env"], n_envs=job["num_envs"], seed=job["seed"])
-    options = {"device": job["device"]} if job["library"] == "sb3" else {}
-    model = SAC(
+        options = {"device": job["device"]}
+    for name in ("learning_rate", "gamma"):
+        if name in job:
+            options[name] = job[name]
+    return getattr(library, job["algo"].upper())(
         "MlpPolicy",
-        envs,
+        env,
         seed=job["seed"],
         batch_size=job["batch_size"],
         buffer_size=job["buffer_size"],
@@ -70,18 +39,101 @@ def train(job):
         policy_kwargs={"net_arch": list(job["hidden"])},
         **options,
     )
-    window = Window()
-    model.learn(total_timesteps=10**9, callback=window)
-    seconds = window.end[0] - window.begin[0]
-    steps = window.end[1] - window.begin[1]
-    updates = window.end[2] - window.begin[2]
-    return {
-        "env_steps_per_s": steps / seconds,
-        "updates_per_s": updates / seconds,
-        "window_s": seconds,
-        "ratio": updates / steps,
-    }
 
+
+def train(job):
+    """Training, or its sampling alone (no gradient steps)."""
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    window = Window(job)
+
+    class Watch(BaseCallback):
+        def _on_step(self):
+            return window.goes_on(self.num_timesteps, self.model._n_updates)
+
+    model_of(job, make_vec_env(job["env"], n_envs=job["num_envs"], seed=job["seed"])).learn(10**9, callback=Watch())
+    return window.figures()
+
+
+def score(job):
+    """Training with copies of the policy."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    copies = Copies(job)
+
+    class Copy(BaseCallback):
+        def _on_step(self):
+            return copies.write(self.num_timesteps, layers(self.model.actor)) if copies.due() else True
+
+    model_of(job, job["env"]).learn(10**9, callback=Copy())
+    return {}
+
+
+def layers(actor):
+    """Weights and biases of an actor's layers; SAC's two heads as one."""
+    import torch
+
+    inner = actor.latent_pi if hasattr(actor, "latent_pi") else actor.mu
+    found = [(one.weight, one.bias) for one in inner if hasattr(one, "weight")]
+    if hasattr(actor, "latent_pi"):
+        heads = (actor.mu, actor.log_std)
+        found.append((torch.cat([one.weight for one in heads]), torch.cat([one.bias for one in heads])))
+    return [(weight.detach().numpy().copy(), bias.detach().numpy().copy()) for weight, bias in found]
+
+
+def nothing_env(job):
+    """An environment of the job's sizes that does nothing."""
+    import gymnasium
+    import numpy as np
+
+    class Nothing(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (job["obs"],), np.float64)
+        action_space = gymnasium.spaces.Box(-1, 1, (job["action"],), np.float32)
+
+        def reset(self, **options):
+            return np.zeros(job["obs"]), {}
+
+        def step(self, action):
+            return np.zeros(job["obs"]), 0.0, False, False, {}
+
+    return Nothing()
+
+
+def update(job):
+    """`train` on a buffer of random rows; five updates a call, of SBX one."""
+    import numpy as np
+    from stable_baselines3.common.logger import configure
+
+    model = model_of({**job, "buffer_size": 100_000}, nothing_env(job))
+    model.set_logger(configure(None, []))
+    buffer, rng = model.replay_buffer, np.random.default_rng(0)
+    buffer.observations[:] = rng.standard_normal(buffer.observations.shape)
+    buffer.next_observations[:] = buffer.observations[::-1]
+    buffer.actions[:] = np.tanh(rng.standard_normal(buffer.actions.shape))
+    buffer.rewards[:] = rng.standard_normal(buffer.rewards.shape)
+    buffer.full = True
+    count = 1 if job["library"] == "sbx" else 5
+    model.train(1, job["batch_size"])
+    first = time.time() - job["began"]
+    model.train(count, job["batch_size"])
+    per_s = rate(lambda: model.train(count, job["batch_size"]), job["seconds"])
+    return {"updates_per_s": count * per_s, "first_update_s": first}
+
+
+def inference(job):
+    """`predict`, deterministic, by batch size."""
+    import numpy as np
+
+    model, rng, found = model_of({**job, "buffer_size": 1000}, nothing_env(job)), np.random.default_rng(0), {}
+    for batch in job["batches"]:
+        obs = rng.standard_normal((batch, job["obs"]))
+        calls = rate(lambda obs=obs: model.predict(obs, deterministic=True), job["seconds"] / len(job["batches"]))
+        found[f"act_{batch}_us"] = 1e6 / calls
+    return found
+
+
+WORKLOADS = {"train": train, "sampling": train, "score": score, "update": update, "inference": inference}
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(lambda job: WORKLOADS[job["workload"]](job))
