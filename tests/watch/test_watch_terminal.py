@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlz.cli import main
+from rlz.records.runs import hold_lock
 from rlz.transport.serving import serve
 from rlz.transport.stats import Stat
 from rlz.watch import top as module
@@ -84,7 +85,7 @@ def test_a_trace_is_the_time_line_of_the_workers(tmp_path: Path) -> None:
     working = threading.Thread(target=work)
     working.start()
     try:
-        with serve(served, tmp_path / SOCKET, described):
+        with hold_lock(tmp_path), serve(served, tmp_path / SOCKET, described):
             found = tracing.trace(tmp_path, 0.5, tmp_path / "trace.json")
     finally:
         ending.set()
