@@ -102,12 +102,12 @@ def chromium(folder: Path) -> Iterator[Callable[[], Page]]:
 
         def tab() -> Page:
             address = _started(output)
-            with connect(address, max_size=None) as browser:
+            with connect(address, max_size=None, ping_interval=None) as browser:
                 browser.send(json.dumps({"id": 1, "method": "Target.createTarget", "params": {"url": "about:blank"}}))
                 while (message := json.loads(browser.recv(timeout=30))).get("id") != 1:
                     pass
             base = address.partition("/devtools/")[0]
-            made = connect(f"{base}/devtools/page/{message['result']['targetId']}", max_size=None)
+            made = connect(f"{base}/devtools/page/{message['result']['targetId']}", max_size=None, ping_interval=None)
             return Page(open_until_the_end.enter_context(made))
 
         open_until_the_end.callback(_end, process)
