@@ -71,9 +71,8 @@ class Rollout:
     length : steps of a segment.
     batch : rows of one update.
     epochs : how often the rows of a rollout are used, each time in another order.
-    max_lag : an environment begins a segment for each version, and so many beside; segments whose policy is older than
-        so many versions are dropped and counted. With 0 learning is synchronous: none is begun with a version that the
-        environment has acted with before. None: one beside, and all are used.
+    max_lag : segments whose policy is older than so many versions are dropped and counted; None: all are used. With 0
+        learning is synchronous: an environment begins a segment with a version that it has not acted with before.
     starts : env steps with uniform random actions first.
     gamma : discount per step.
     """
@@ -87,9 +86,12 @@ class Rollout:
     gamma: float = 0.99
 
     @property
-    def ahead(self) -> int:
-        """Segments that an environment may begin before their turn."""
-        return 1 if self.max_lag is None else self.max_lag
+    def in_flight(self) -> int:
+        """Rollouts that acting may be ahead: what the queue holds, segments that are being filled included.
+
+        One is enough for acting and learning to overlap wholly. More are older, and no faster.
+        """
+        return 2 if self.max_lag is not None and self.max_lag > 1 else 1
 
     def updates(self, envs: int) -> int:
         """Updates of one epoch over a rollout of so many environments."""

@@ -18,9 +18,6 @@ GROUPED = "rlz.workers.grouped:GroupedSampler"
 LEARNER_GRACE_S = 4.0
 """Time for the learner to end after a stop, its checkpoint included; the whole run ends within 5 s."""
 
-ROLLOUTS_IN_FLIGHT = 2
-"""Rollouts that a trajectory queue has room for; of synchronous learning one, more are never under way."""
-
 
 def standard(
     answers: Answers,
@@ -50,8 +47,8 @@ def standard(
     if isinstance(data, Replay):
         rows, ratio = Stream(REPLAY, "replay", data.fields, {"capacity": data.capacity}), data.ratio
     else:
-        fit = envs * (1 if data.max_lag == 0 else ROLLOUTS_IN_FLIGHT)
-        rows, ratio = Stream(TRAJECTORIES, "queue", data.fields, {"length": data.length, "segments": fit}), None
+        size = {"length": data.length, "segments": envs * data.in_flight}
+        rows, ratio = Stream(TRAJECTORIES, "queue", data.fields, size), None
     schemas = {rows.name: data.fields, PARAMETERS: manifest}
     nodes = [
         Node("learner", "rlz.workers.learner:Learner", takes=(rows.name,), gives=(PARAMETERS,), progress="updates",

@@ -36,7 +36,7 @@ def test_the_standard_graph_follows_from_the_answers() -> None:
     assert [node.role for node in standard(ANSWERS, 500, evaluates=False).nodes] == ["learner", "sampler"]
     segments = standard(replace(ANSWERS, data=Rollout(ROW, 8, 4)), 500, envs=4)
     segments.check()
-    assert segments.stream("trajectories").options == {"length": 8, "segments": 8}
+    assert segments.stream("trajectories").options == {"length": 8, "segments": 4}
     assert (segments.written, segments.learned_from, segments.rule.ratio) == (None, None, None)
 
 

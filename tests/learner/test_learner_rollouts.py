@@ -133,6 +133,7 @@ def test_segments_that_are_too_old_are_dropped_and_counted(tmp_path: Path) -> No
     assert run.streams.parameters.version() == 3
     run.put(0, 1)
     run.put(1, 2)
+    learner.step(0.0)
     run.put(0, 1)
     learner.step(0.0)
     run.put(0, 3)

@@ -88,14 +88,14 @@ def test_a_worker_has_the_streams_of_its_node_alone() -> None:
             _ = seen.replay
 
 
-def test_segments_go_through_a_queue_with_room_for_two_rollouts() -> None:
+def test_segments_go_through_a_queue_with_room_for_a_rollout() -> None:
     fields = (("obs", "f32", (5,)), ("action", "f32", (2,)))
     answers = replace(JOB.answers, data=Rollout(fields, length=16, batch=8))
     graph = standard(answers, 1000, envs=3)
     graph.check()
     streams = Streams.create(graph, Placement(counts={"sampler": 2}, lanes=2), Origin(run_id=7))
     assert [(name, shape) for name, _, shape, _ in streams.queue.fields] == [("obs", (16, 5)), ("action", (16, 2))]
-    assert streams.queue.slots == 6
+    assert streams.queue.slots == 3
     assert (streams.learned_from, streams.limiter.target_updates) == (None, None)
     learner = Streams.attach(streams.fds(graph.sink), graph, streams.placement, graph.sink)
     segment = {"obs": np.ones((16, 5), np.float32), "action": np.zeros((16, 2), np.float32)}

@@ -29,7 +29,7 @@ EACH = slice(0, 1), slice(1, 2)
 class Run:
     """A queue, a recorder of two environments, and steps numbered 1, 2, ... in each."""
 
-    def __init__(self, slots: int = 8, ahead: int = 9, groups: tuple[slice, ...] = EACH) -> None:
+    def __init__(self, slots: int = 8, *, synchronous: bool = False, groups: tuple[slice, ...] = EACH) -> None:
         fields = [*SPACES.segment_fields(), *EXTRAS]
         queue = [(name, dtype, (LENGTH, *shape)) for name, dtype, shape in fields]
         self.queue = TrajectoryQueue.create(queue, slots=slots, run_id=1)
@@ -37,20 +37,22 @@ class Run:
         self.at = [0, 0]
         self.parameters = ParameterStore.create([("weight", "f32", (1,))], run_id=1)
         self.publisher = self.parameters.publisher(worker=1)
-        self.ahead, self.groups = ahead, groups
+        self.synchronous, self.groups = synchronous, groups
         self.begin(worker=3)
 
     def begin(self, worker: int) -> None:
         self.steps = Steps(2, SPACES, EXTRAS)
         self.recorder = SegmentRecorder(
             *(self.queue.producer(worker=worker), [7, 9], self.steps, LENGTH),
-            *(self.parameters.subscriber(worker=worker), self.ahead, self.groups),
+            self.parameters.subscriber(worker=worker) if self.synchronous else None,
+            self.groups,
         )
 
     def publish(self) -> None:
         self.publisher.publish(np.zeros(4, np.uint8), env_steps=0, updates=0)
 
     def step(self, i: int, *, terminated: bool = False, truncated: bool = False, version: int = 1) -> None:
+        assert self.recorder.room(0.0, EACH[i])
         steps, n = self.steps, self.at[i] + 1
         steps.obs[i], steps.next_obs[i], steps.actions[i] = n, n + 100, n % 10
         steps.extras["log_prob"][i], steps.extras["state"][i] = -n, (n, i)
@@ -97,20 +99,24 @@ def test_segments_hold_consecutive_steps_of_one_environment_with_all_of_each() -
     assert run.recorder.open == 0
 
 
-def test_a_full_queue_holds_the_sampler_and_loses_nothing() -> None:
-    run = Run(slots=1)
+def test_a_segment_has_its_place_from_its_first_step_on() -> None:
+    """So nothing waits for a place when it is done, and is older by then; and one that is slow holds no other up."""
+    run = Run(slots=2)
+    run.step(0)
     for _ in range(LENGTH):
-        run.step(0)
         run.step(1)
-    assert run.recorder.open == LENGTH  # the second segment waits
-    assert not run.recorder.room(0.0)
-    check(run.pop()[0], 1, 0)
-    assert run.recorder.room(0.0)
+    assert run.recorder.open == 1
+    assert not run.recorder.room(0.0, EACH[1]), "one is full, one is being filled"
     check(run.pop()[0], 1, 1)
-    assert run.recorder.open == 0
     for _ in range(LENGTH):
         run.step(1)
     check(run.pop()[0], 1 + LENGTH, 1)
+    for _ in range(LENGTH - 1):
+        run.step(0)
+    check(run.pop()[0], 1, 0)
+    run.step(0)
+    run.recorder.close()
+    assert run.queue.occupancy()["free"] == 2, "it gives its places back"
 
 
 def test_a_state_goes_on_in_the_middle_of_a_segment() -> None:
@@ -144,23 +150,9 @@ def test_an_environment_that_was_lost_ends_its_episode_as_truncated() -> None:
     assert (other["terminated"][0], other["truncated"].any()) == (True, False)
 
 
-def test_an_environment_keeps_the_pace_of_the_learner() -> None:
-    """One segment for every version and one ahead, however many versions there were before: never older by more."""
-    run = Run(ahead=1)
-    begun = []
-    for version in (1, 2, 3, 4):
-        run.publish()
-        while run.recorder.room(0.0):
-            begun.append(version)
-            for _ in range(LENGTH):
-                run.step(0, version=version)
-                run.step(1, version=version)
-    assert begun == [1, 1, 2, 3, 4]
-
-
 def test_a_version_that_is_older_than_the_newest_is_followed_by_another_segment() -> None:
     """A server acts with it still. Its segment is dropped, so nobody else would make the next version come."""
-    run = Run(ahead=0)
+    run = Run(synchronous=True)
     run.publish()
     for _ in range(LENGTH):
         run.step(0, version=1)
@@ -179,7 +171,7 @@ def test_a_version_that_is_older_than_the_newest_is_followed_by_another_segment(
 def test_open_segments_are_dropped_where_environments_would_wait_for_each_other(
     groups: tuple[slice, ...], kept: int
 ) -> None:
-    run = Run(ahead=0, groups=groups)
+    run = Run(synchronous=True, groups=groups)
     run.publish()
     for _ in range(3):
         run.step(0)

@@ -30,7 +30,7 @@ class Run:
         values = config(total_timesteps=60, num_envs=ENVS, env_kwargs=env)
         env_spec = envs.inspect_env(values)
         policy = replace(ask(values, env_spec).policy, extras=(("log_prob", "f32", ()),))
-        data = Rollout((*env_spec.segment_fields(), *policy.extras), LENGTH, batch=2, max_lag=9, starts=starts)
+        data = Rollout((*env_spec.segment_fields(), *policy.extras), LENGTH, batch=2, starts=starts)
         answers = Answers(data, policy, ("loss",))
         graph = standard(answers, values.total_timesteps, envs=ENVS, evaluates=False)
         self.job = Job(values, env_spec, answers, graph, place(values, graph))

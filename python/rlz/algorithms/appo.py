@@ -26,7 +26,7 @@ class AppoSettings(PpoSettings):
     n_steps: Integer = changed(PpoSettings, "n_steps", 128)
     n_epochs: Integer = changed(PpoSettings, "n_epochs", 2)
     max_policy_lag: Integer | None = changed(
-        PpoSettings, "max_policy_lag", None, shown="one rollout ahead, none dropped"
+        PpoSettings, "max_policy_lag", None, shown="any; samplers are one rollout ahead"
     )
     gae_lambda: Number = changed(
         PpoSettings, "gae_lambda", 1.0, help="Of V-trace: 0 trusts the values, 1 the rewards of the rollout."

@@ -94,8 +94,8 @@ class RolloutSettings(LearningSettings):
     max_policy_lag: Integer | None = option(
         0,
         panel=Panel.LEARNING,
-        help="Samplers are so many rollouts ahead of the learner at most; segments whose policy is older by more "
-        "versions are dropped. 0: synchronous, samplers wait for the policy that has learned from their last steps.",
+        help="Segments whose policy is older than so many versions are dropped. 0: synchronous, samplers wait for the "
+        "policy that has learned from their last steps.",
         metavar="VERSIONS",
         shown="0",
         ge=0,

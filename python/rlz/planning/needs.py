@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rlz.answers import Rollout
 from rlz.errors import SharedMemoryError
 from rlz.row_sizes import allocated_rows, packed_bytes
-from rlz.standard import ROLLOUTS_IN_FLIGHT
 from rlz.system.memory import MIB, Limit, in_words, limits
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def estimate(config: "RunConfig", env_spec: "EnvSpec", answers: "Answers") -> Ne
     if isinstance(data, Rollout):
         rollout = config.num_envs * data.length * packed_bytes(env_spec.segment_fields())
         # In the queue, in the samplers, and in the learner as they came and as rows.
-        return Needs((1 if data.max_lag == 0 else ROLLOUTS_IN_FLIGHT) * rollout, learning + 3 * rollout, workers)
+        return Needs(data.in_flight * rollout, learning + 3 * rollout, workers)
     return Needs(replay_rows(config) * row_bytes(env_spec), learning, workers)
 
 

@@ -7,7 +7,6 @@ there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +19,7 @@ from rlz.dtypes import numpy_dtype
 from rlz.errors import ConfigError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from rlz._native import QueueProducer, ReplayWriter, Subscriber
+    from rlz._native import QueueProducer, ReplayWriter, Subscriber, WriteSegment
     from rlz.envs.spaces import EnvSpec
     from rlz.transport import Streams
 
@@ -151,19 +150,19 @@ class TransitionRecorder:
 
 @dataclass
 class _Segment:
-    """One that is being filled, the version of its first step, and how many more may be begun with that version."""
+    """One that is being filled, the version of its first step, and the slot of the queue that it will go to."""
 
     fields: dict[str, NDArray[Any]]
-    leave: int
     length: int = 0
     version: int = 0
+    slot: WriteSegment | None = None
 
     def state(self) -> dict[str, Any]:
         steps = {name: values[: self.length].tobytes().hex() for name, values in self.fields.items()}
-        return {"length": self.length, "version": self.version, "leave": self.leave, "fields": steps}
+        return {"length": self.length, "version": self.version, "fields": steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.length, self.version, self.leave = state["length"], state["version"], state["leave"]
+        self.length, self.version = state["length"], state["version"]
         for name, values in self.fields.items():
             flat = np.frombuffer(bytes.fromhex(state["fields"][name]), values.dtype)
             values[: self.length] = flat.reshape(self.length, *values.shape[1:])
@@ -179,11 +178,13 @@ class SegmentRecorder:
     The note of a segment is `version << 32 | lane`; the version is that of its first step, the oldest in it. Segments
     of a lane arrive in their order. Steps that are open at the end of the run are dropped.
 
-    Every version is leave for one segment of each environment, and `ahead` further ones may be begun before it: an
-    environment keeps the pace of the learner, so policies are not older than the overlap of acting and learning needs.
-    With none ahead learning is synchronous: the next version comes when a segment of every environment has been learned
-    from, so all steps of a segment are of one version. Nobody waits for ever: whatever is dropped or lost, with the
-    newest version every environment may begin a segment.
+    A segment has its slot of the queue from its first step on. So the queue's size, in rollouts, is how far acting is
+    ahead of learning: steps are not made with a policy only to wait for their turn until it is old.
+
+    In synchronous learning an environment begins a segment only when there is a version with which it has begun none.
+    The next version comes when a segment of every environment has been learned from, so all steps of a segment are of
+    one version, and nobody waits for ever: whatever is dropped or lost, with the newest version every environment may
+    begin one.
 
     Parameters
     ----------
@@ -191,8 +192,7 @@ class SegmentRecorder:
     lanes : of the environments.
     steps : arrays that the sampler writes.
     length : steps of a segment.
-    parameters : that the environments act with.
-    ahead : segments that an environment may begin before their turn; 0: learning is synchronous.
+    parameters : for versions, in synchronous learning; None: nobody waits for them.
     groups : of environments that step together.
     """
 
@@ -202,25 +202,22 @@ class SegmentRecorder:
         lanes: Sequence[int],
         steps: Steps,
         length: int,
-        parameters: Subscriber,
-        ahead: int = 0,
+        parameters: Subscriber | None = None,
         groups: Sequence[slice] = (ALL,),
     ) -> None:
         self._producer = producer
         self._lanes = list(lanes)
         self._length = length
         self._parameters = parameters
-        self._most = ahead + 1
         self._groups = groups
-        self._between = True  # some environment may be between two segments, or have a full one that found no room
+        self._between = True  # some environment may be between two segments
         spec, extras = steps.env_spec, steps.extras
         shape = spec.obs_shape
         kept = {name: (values.shape[1:], values.dtype) for name, values in extras.items()}
         own = {name: (shape, numpy_dtype(dtype)) for name, dtype, shape in spec.segment_fields()}
         arrays = {**own, **kept}.items()
         self._segments = [
-            _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in arrays}, self._most)
-            for _ in self._lanes
+            _Segment({name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in arrays}) for _ in self._lanes
         ]
         sources = [
             {
@@ -246,28 +243,27 @@ class SegmentRecorder:
         return self._open
 
     def room(self, timeout: float | None, rows: slice = ALL) -> bool:
-        """Put segments that are full, as soon as the queue has room; wait for a version to begin others with."""
+        """Wait for a version to begin segments with, and take their slots."""
         if not self._between:
             return True
+        segments = self._segments[rows]
         try:
-            for lane, segment in zip(self._lanes[rows], self._segments[rows], strict=True):
-                if segment.length == self._length:
-                    self._put(lane, segment, timeout)
-            used = [segment.version for segment in self._segments[rows] if segment.length == 0 == segment.leave]
-            if used:
+            used = [segment.version for segment in segments if segment.length == 0]
+            if used and self._parameters is not None:
                 self._parameters.wait_newer(max(used), timeout=timeout)
+            for segment in segments:
+                # An environment holds one slot, and there are as many as environments: nobody waits for ever.
+                segment.slot = segment.slot or self._producer.acquire(timeout=timeout)
         except WaitTimeoutError:
             return False
         self._between = rows != ALL  # nothing is known of the others
         return True
 
     def record(self, i: int, reward: float, terminated: bool, truncated: bool, version: int) -> None:
-        """See `Recorder`. A segment that becomes full goes to the queue at once where that has room."""
+        """See `Recorder`. A segment that becomes full goes to the queue at once."""
         segment = self._segments[i]
         at = segment.length
         if at == 0:
-            gained = segment.leave + version - segment.version
-            segment.leave = max(min(gained, self._most), 1) - 1  # a server may act with a version that has no leave
             segment.version = version
         for into, value in self._copies[i]:
             into[at] = value
@@ -277,8 +273,7 @@ class SegmentRecorder:
         self._open += 1
         if segment.length == self._length:
             self._between = True
-            with suppress(WaitTimeoutError):  # `room` waits for it before the next step
-                self._put(self._lanes[i], segment, 0.0)
+            self._put(self._lanes[i], segment)
 
     def cut(self, i: int) -> None:
         """The last step that is open ends as truncated; one that is in the queue already stays as it is."""
@@ -291,6 +286,9 @@ class SegmentRecorder:
 
     def close(self) -> None:
         """Give the queue back; what is open is dropped."""
+        for segment in self._segments:
+            if segment.slot is not None:
+                segment.slot.abort()
         self._producer.close()
 
     def state(self) -> dict[str, Any]:
@@ -302,18 +300,23 @@ class SegmentRecorder:
         for segment, saved in zip(self._segments, state["segments"], strict=False):
             segment.restore(saved)
         self._between = True
-        for rows in self._groups:
+        for rows in self._groups if self._parameters is not None else ():
             group = self._segments[rows]
-            if len({segment.length % self._length for segment in group}) > 1:
+            if len({segment.length for segment in group}) > 1:
                 # They would wait for each other: one for the next version, which comes when the others are as far.
                 for segment in group:
-                    segment.length, segment.leave = 0, self._most
+                    segment.length, segment.version = 0, 0
         self._open = sum(segment.length for segment in self._segments)
 
-    def _put(self, lane: int, segment: _Segment, timeout: float | None) -> None:
-        self._producer.put(timeout=timeout, note=segment.version << LANE_BITS | lane, **segment.fields)
+    def _put(self, lane: int, segment: _Segment) -> None:
+        slot = segment.slot
+        assert slot is not None, "a step without room"
+        for name, values in segment.fields.items():
+            slot[name] = values
+        slot.note = segment.version << LANE_BITS | lane
+        slot.commit()
         self._open -= segment.length
-        segment.length = 0
+        segment.slot, segment.length = None, 0
 
 
 def make_recorder(
@@ -351,5 +354,6 @@ def make_recorder(
         names = ", ".join(name for name, _, _ in extras)
         raise ConfigError(f"segments keep {names}, which uniform actions have not: starts is {data.starts}, expected 0")
     steps = Steps(len(lanes), env_spec, extras)
+    waits_for = parameters if data.max_lag == 0 else None
     producer = streams.queue.producer(worker=worker)
-    return SegmentRecorder(producer, lanes, steps, data.length, parameters, data.ahead, groups), steps
+    return SegmentRecorder(producer, lanes, steps, data.length, waits_for, groups), steps
