@@ -12,7 +12,7 @@ Stable-Baselines3 and SBX step all environments in their own process, the first 
 has two workers and learns while they go on, as APPO of rlz does; its Gymnasium knows MuJoCo's v4 only. rlz gets nothing
 but the options of the workload. Bare environments take random actions that were drawn before, on one core, and on all.
 
-Evaluations are off. rlz runs until its updates are compiled and SETTLE_S after that; the rate is that of its
+Evaluations are off. rlz runs until its updates are compiled and THREADS_S after that; the rate is that of its
 metrics.jsonl, and so are the shares of the workers' time.
 """
 
@@ -46,7 +46,8 @@ CONTENDERS = {
 }
 """By size: library, and environments."""
 
-SETTLE_S, LIMIT_S = 2.0, 240.0
+SETTLE_S, THREADS_S, LIMIT_S = 2.0, 8.0, 240.0
+"""Before a window: for everybody, and for the learner of rlz, which measures its threads on updates of its own."""
 SHARES = ("learner/phase_update", "learner/phase_draw", "learner/wait_batch", "sampler-0/phase_environment")
 SHARES += ("sampler-0/phase_act", "sampler-0/phase_copy", "sampler-0/wait_limiter")
 
@@ -96,7 +97,7 @@ def _window(process: subprocess.Popen[bytes], path: Path, seconds: float) -> lis
     while time.monotonic() < limit and process.poll() is None:
         time.sleep(0.25)
         compiled = [row for row in read_lines(path) if row.get("train/compiled") == 1.0]
-        begin = compiled[0]["wall_s"] + SETTLE_S if compiled else 0.0
+        begin = compiled[0]["wall_s"] + THREADS_S if compiled else 0.0
         if compiled and compiled[-1]["wall_s"] >= begin + seconds:
             return [row for row in compiled if row["wall_s"] >= begin]
     raise SystemExit(f"updates were not compiled within {LIMIT_S:.0f} s, or the run ended ({process.poll()})")
@@ -135,7 +136,7 @@ def contenders(size: str) -> list[tuple[str, int]]:
 def lines(results: list[dict[str, Any]]) -> Iterator[str]:
     """The tables of all rounds."""
     hardware = detect()
-    yield f"# PPO end to end\n\n{time.strftime('%Y-%m-%d')}, {hardware.cpu}, {hardware.cores} cores. {HERE.name}\n"
+    yield f"# PPO end to end\n\n{time.strftime('%Y-%m-%d')}, {hardware.cpu}, {hardware.cores} cores. `{HERE.name}`\n"
     rates: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
     for one in results:
         rates.setdefault((one["env"], one["size"], one["contender"], one["count"]), []).append(one)
@@ -144,8 +145,8 @@ def lines(results: list[dict[str, Any]]) -> Iterator[str]:
         yield "| env steps/s, median (range) | " + " | ".join(ENVS) + " |\n|---" + "|---" * len(ENVS) + "|"
         for contender, count in contenders(size):
             cells = (_spread(rates.get((env, size, contender, count), [])) for env in ENVS)
-            unit = "process" if contender == "bare" else "environment"
-            yield f"| {contender}, {count} {unit}{'s' * (count > 1)} | {' | '.join(cells)} |"
+            unit = "process, processes" if contender == "bare" else "environment, environments"
+            yield f"| {contender}, {count} {unit.split(', ')[count > 1]} | {' | '.join(cells)} |"
         cells = []
         for env in ENVS:
             medians = {
@@ -171,7 +172,9 @@ def lines(results: list[dict[str, Any]]) -> Iterator[str]:
 
 def _spread(found: list[dict[str, Any]]) -> str:
     values = sorted(one["rate"] for one in found)
-    return f"{statistics.median(values):,.0f} ({values[0]:,.0f} to {values[-1]:,.0f})" if values else ""
+    if len(values) < 2:
+        return f"{values[0]:,.0f}" if values else ""
+    return f"{statistics.median(values):,.0f} ({values[0]:,.0f} to {values[-1]:,.0f})"
 
 
 def main() -> None:

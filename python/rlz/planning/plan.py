@@ -84,8 +84,10 @@ class Plan(Figures):
     def to_toml(self) -> str:
         """As `plan.toml` of a run folder, which `--plan FILE` reads."""
         values = self.model_dump(mode="json", exclude_none=True)
-        comment = "# How rlz placed this run, and why. `rlz train --plan FILE` places another one the same way.\n"
-        return comment + tomli_w.dumps(values)
+        comment = "# How rlz placed this run, and why."
+        if self.basis != "rollouts":
+            comment += " `rlz train --plan FILE` places another one the same way."
+        return f"{comment}\n{tomli_w.dumps(values)}"
 
     @classmethod
     def read(cls, path: Path) -> Self:
