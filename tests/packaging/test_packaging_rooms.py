@@ -28,7 +28,7 @@ ORDER = (
     ),
     *("networks", "envs", "acting", "algorithms", "config", "learning", "transport", "records", "curves"),
     "loaded_policy",
-    *("tracking", "workers", "bench", "planning", "runtime", "watch", "cli", "api"),
+    *("tracking", "workers", "bench", "planning", "runtime", "studies", "watch", "cli", "api"),
 )
 """Folders and single files of the package: each imports, while it is loaded, those before it."""
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": "Write the time line of a live run's workers.",
     "runs": "List runs; explain one, also while it hangs.",
     "plot": "Draw learning curves of runs and of groups of seeds.",
+    "study": "Make many runs: seeds, settings, a search.",
     "bench": "Measure training, replay and sampling, beside other libraries.",
     "profile": "Show the hardware, and what sampling, replay and updates reach on it.",
 }
