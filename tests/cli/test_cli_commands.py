@@ -36,6 +36,13 @@ def test_eval_passes_on_and_returns_the_status(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
+def test_bench_refuses_what_it_cannot_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "sampling", "--peers", "none", "--env", "Nope-v1"]) == 1
+    assert "error: There is no environment Nope-v1" in capsys.readouterr().err
+    assert main(["bench", "replay", "--", "--samplers", "2"]) == 2
+    assert "rlz bench replay takes no options of rlz train: leave out --samplers 2" in capsys.readouterr().err
+
+
 def test_profile_prints_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -144,8 +151,12 @@ def test_runs_show_explains_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_runs_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    assert main(["runs", "--runs-dir", str(tmp_path / "none")]) == 0
+    assert main(["runs", "--runs-dir", str(tmp_path / "none")]) == 1
+    assert f"--runs-dir {tmp_path / 'none'}: there is no such folder" in capsys.readouterr().err
+    assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "rlz train sac --env Ant-v4" in capsys.readouterr().out
+    assert main(["top", "--runs-dir", str(tmp_path)]) == 1
+    assert f"there is no run in {tmp_path} yet" in capsys.readouterr().err
     for name, seed in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.toml").write_text(run_config(env="Ant-v4", seed=seed).to_toml())
@@ -160,3 +171,6 @@ def test_runs_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     one = next(line for line in lines if line.startswith("one"))
     assert one.split()[1:5] == ["completed", "1,234,567", "1,000,000", "99"]
     assert any(line.startswith("odd [red]") and "broken" in line for line in lines)
+    assert any(line.startswith("odd [red] is broken: config.toml is not TOML: ") for line in lines)
+    assert main(["runs", "diff", str(tmp_path / "one"), str(tmp_path / "odd [red]")]) == 1
+    assert "odd [red] is broken: config.toml is not TOML" in capsys.readouterr().err

@@ -150,7 +150,12 @@ def make_workload(
     """What is measured under a name; all contenders get what stands here."""
     from rlz.bench import inference, replay, sampling, train, transport, updates
     from rlz.bench import score as scoring
+    from rlz.config import resolve
+    from rlz.envs import inspect_env
 
+    if env is not None and name != "transport":
+        # What is wrong with it is said here, not by a process that measures.
+        inspect_env(resolve(algo, env), on_note=lambda _: None)
     settings = train.TrainSettings(env=env or "Ant-v4", seconds=seconds, algo=algo)
     if name in ("update", "score", "inference") and settings.on_policy:
         raise ConfigError(f"rlz bench {name} measures algorithms with a replay buffer; {algo}: rlz bench train")

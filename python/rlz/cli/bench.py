@@ -120,6 +120,8 @@ def bench(
     wanted = QUICK if alone else WORKLOADS if workload == "all" else (str(workload),)
     if score is not None and "score" not in wanted:
         raise UsageError("--score is of the workload score: rlz bench score")
+    if options and not {"train", "score"} & set(wanted):
+        raise UsageError(f"rlz bench {workload} takes no options of rlz train: leave out {' '.join(options)}")
     run_bench(
         wanted,
         env=env,

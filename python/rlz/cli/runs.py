@@ -3,16 +3,14 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rlz.algorithms.default import DEFAULT
 from rlz.cli.command import Group
 from rlz.cli.runs_argument import NamesRuns, Run, RunsDir
-
-if TYPE_CHECKING:
-    from rlz.records.runs import RunInfo
+from rlz.errors import CheckpointError
 
 EPILOG = f"""[bold]Examples[/bold]
 
@@ -86,6 +84,9 @@ def diff(
 
     paths = [find_run(run, runs_dir) for run in (a, b)]
     one, other = (read_run(path) for path in paths)
+    for info in (one, other):
+        if info.problem:
+            raise CheckpointError(f"{info.path} is {info.status}: {info.problem}")
     settings = [name for path in paths for name in tomllib.loads((path / "config.toml").read_text("utf-8"))]
     found = differences(one, other, list(dict.fromkeys(settings)))
     table = _table(["setting", one.name, other.name], [])
@@ -101,6 +102,8 @@ def _list(runs_dir: Path, sort: str | None, conditions: Sequence[str]) -> None:
     from rlz.records.runs import list_runs
     from rlz.records.selection import COLUMNS, key_of, sort_runs, value_of, where
 
+    if not runs_dir.is_dir() and runs_dir != Path("runs"):
+        raise CheckpointError(f"--runs-dir {runs_dir}: there is no such folder.")
     found = list_runs(runs_dir)
     if not found:
         typer.echo(f"No runs in {runs_dir}. Start one: rlz train {DEFAULT} --env Ant-v4")
@@ -119,18 +122,17 @@ def _list(runs_dir: Path, sort: str | None, conditions: Sequence[str]) -> None:
             _number(value_of(run, name), ".1f" if "return" in field else ",.0f") for name, field in COLUMNS.items()
         ]
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)) if run.started else ""
-        table.add_row(run.name, _status(run), *numbers, started, *(_text(value_of(run, name)) for name in more))
+        table.add_row(run.name, run.status, *numbers, started, *(_text(value_of(run, name)) for name in more))
     _print(table)
+    for run in chosen:
+        if run.problem:
+            typer.echo(f"{run.name} is {run.status}: {run.problem}")
 
 
 def _is_shown(name: str) -> bool:
     from rlz.records.selection import COLUMNS
 
     return name in (*COLUMNS, *COLUMNS.values(), "run", "name", "status", "started")
-
-
-def _status(run: "RunInfo") -> str:
-    return f"{run.status}: {run.problem}" if run.problem else run.status
 
 
 def _table(texts: Sequence[str], numbers: Sequence[str]) -> Any:

@@ -68,6 +68,8 @@ def read_run(path: Path) -> RunInfo:
     """What is known of one run folder; never raises for what is in it."""
     try:
         return _read_run(path)
+    except tomllib.TOMLDecodeError as error:
+        return RunInfo(path.name, path, "broken", problem=f"config.toml is not TOML: {error}")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         return RunInfo(path.name, path, "broken", problem=f"{type(error).__name__}: {error}")
 
@@ -124,6 +126,8 @@ def find_run(run: str | Path, runs_dir: str | Path = "runs") -> Path:
             return folder.absolute()
         if found := list_runs(folder):
             return found[-1].path.absolute()
+    if str(run) in NEWEST:
+        raise CheckpointError(f"there is no run in {given} yet: `rlz train` makes one")
     raise CheckpointError(f"{run} is no run: it has no config.toml, and no runs are in it. `rlz runs` lists the runs")
 
 
