@@ -257,9 +257,12 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
         lists.reverse()  # what the run needs comes first
     most = max(len(settings) for _, settings in lists)
     turns = [(kind, settings[turn]) for turn in range(most) for kind, settings in lists if turn < len(settings)]
+    own, (usual, *_) = lists[0]
+    share = acting_share(so_far, usual.envs_per_sampler)
+    if config.inference == "auto" and share is not None and share >= ACTING_SHARE:
+        turns.append((own, replace(usual, inference="central")))
     _measure(config, clock, environment, found, turns)
     if so_far.hardware.cores > 1:
-        own = lists[0][0]
         best = _best(found, own)
         if best is not None and own is not None:  # beside samplers that never wait there is no core to spin on
             changed = replace(setting_of(best), spin_count=OTHER_SPIN)
@@ -267,9 +270,6 @@ def _joint(config: "RunConfig", clock: Budget, environment: dict[str, str], foun
             best = _best(found, own)
         if best is not None:
             _measure(config, clock, environment, found, [(own, replace(setting_of(best), pinned=True))])
-            share = acting_share(so_far, best.envs_per_sampler)
-            if config.inference == "auto" and share is not None and share >= ACTING_SHARE:
-                _measure(config, clock, environment, found, [(own, replace(setting_of(best), inference="central"))])
 
 
 def _best(found: dict[str, Any], ratio: float | None) -> Joint | None:
