@@ -4,14 +4,11 @@ Runs in any environment that has stable-baselines3 and gymnasium[mujoco]:
     python sb3_curve.py --env HalfCheetah-v5 --steps 50000 --seed 1 --output curve.csv
     python sb3_curve.py --algo td3 --env Pendulum-v1 --steps 20000 --noise 0.1 --gamma 0.98 --buffer-size 200000 \\
         --learning-starts 10000 --learning-rate 1e-3 --every 2000 --episodes 20 --output curve.csv
-Columns: env_steps, mean, std, wall_s (evaluation time excluded). With --say a line of JSON is printed at the first env
-step and after each evaluation: `time` (of the clock), and `env_steps`, `updates`, `mean`, `before` and `took` (seconds
-of the evaluations before, and of this one).
+Columns: env_steps, mean, std, wall_s (evaluation time excluded).
 """
 
 import argparse
 import csv
-import json
 import time
 import warnings
 
@@ -24,14 +21,12 @@ from stable_baselines3.common.noise import NormalActionNoise
 
 
 class Evaluate(BaseCallback):
-    def __init__(self, env_id, every, seeds, path, say):
+    def __init__(self, env_id, every, seeds, path):
         super().__init__()
-        self.env, self.every, self.seeds, self.path, self.say = gym.make(env_id), every, seeds, path, say
+        self.env, self.every, self.seeds, self.path = gym.make(env_id), every, seeds, path
         self.start, self.paused = time.perf_counter(), 0.0
 
     def _on_step(self):
-        if self.num_timesteps == 1:
-            self.say(first_step=True)
         if self.num_timesteps % self.every == 0:
             began = time.perf_counter()
             returns = []
@@ -43,24 +38,12 @@ class Evaluate(BaseCallback):
                     obs, reward, terminated, truncated, _ = self.env.step(action)
                     total, done = total + float(reward), terminated or truncated
                 returns.append(total)
-            before, took = self.paused, time.perf_counter() - began
-            self.paused += took
+            self.paused += time.perf_counter() - began
             wall = time.perf_counter() - self.start - self.paused
             with open(self.path, "a", newline="") as f:  # noqa: PTH123
                 row = [self.num_timesteps, f"{np.mean(returns):.3f}", f"{np.std(returns):.3f}", f"{wall:.1f}"]
                 csv.writer(f).writerow(row)
-            self.say(
-                env_steps=self.num_timesteps,
-                updates=self.model._n_updates,
-                mean=float(np.mean(returns)),
-                before=before,
-                took=took,
-            )
         return True
-
-
-def say(**line):
-    print(json.dumps({"time": time.time(), **line}), flush=True)
 
 
 def main():
@@ -77,8 +60,6 @@ def main():
     p.add_argument("--noise", type=float, default=0.0, help="standard deviation of Gaussian action noise in [-1, 1]")
     p.add_argument("--every", type=int, default=2500)
     p.add_argument("--episodes", type=int, default=5)
-    p.add_argument("--reset-seeds", type=int, nargs="+", help="of the episodes of an evaluation, instead of --episodes")
-    p.add_argument("--say", action="store_true")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--output", required=True)
     a = p.parse_args()
@@ -103,8 +84,8 @@ def main():
         device="cpu",
         verbose=0,
     )
-    seeds = a.reset_seeds or range(1_000_000, 1_000_000 + a.episodes)
-    model.learn(a.steps, callback=Evaluate(a.env, a.every, seeds, a.output, say if a.say else lambda **_: None))
+    seeds = range(1_000_000, 1_000_000 + a.episodes)
+    model.learn(a.steps, callback=Evaluate(a.env, a.every, seeds, a.output))
 
 
 if __name__ == "__main__":

@@ -109,8 +109,13 @@ PEERS = {
         ),
         Peer(
             "rltools",
-            ("rltools==2.2.1", _ENVS),
-            ("rltools", "gymnasium", "numpy"),
+            (
+                "rltools==2.2.1",
+                "mkl==2026.2.0",
+                "mkl-include==2026.2.0",
+                _ENVS,
+            ),  # without MKL it has loops of its own for its products
+            ("rltools", "mkl", "gymnasium", "numpy"),
             ("train",),
             shared=("gymnasium", "numpy"),
             threads=False,

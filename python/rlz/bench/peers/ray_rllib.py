@@ -50,7 +50,7 @@ def config_of(job):
 
 def train(job):
     """Training; counts are those of whole iterations."""
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "240")  # a busy machine takes its time
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)

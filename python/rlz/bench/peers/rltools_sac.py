@@ -22,7 +22,7 @@ def train(job):
 
     hidden, starts = job["hidden"], job["learning_starts"]
     sac = SAC(
-        lambda: gymnasium.make(job["env"]),
+        lambda: gymnasium.wrappers.RescaleAction(gymnasium.make(job["env"]), -1, 1),
         enable_evaluation=False,
         interface_name="rlz_" + "".join(letter if letter.isalnum() else "_" for letter in job["env"]),
         ACTOR_BATCH_SIZE=job["batch_size"],
