@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 import rlz
+from rlz.acting import policy_of
 from rlz.algorithms.base import Batch, Outcome
 from rlz.algorithms.optim import adam, gradient, polyak
 from rlz.networks.distributions import squashed_gaussian
-from rlz.networks.mlp import Mlp
-from rlz.networks.spec import SQUASHED_GAUSSIAN, native_policy
+from rlz.networks.spec import SQUASHED_GAUSSIAN
 
 
-class Settings(rlz.ReplaySettings, rlz.MlpSettings):
+class Settings(rlz.ReplaySettings, rlz.NetworkSettings):
     replay_ratio: float = rlz.option(20.0, gt=0, le=1024, help="Updates per env step.")
     n_critics: int = rlz.option(10, ge=1, le=64, help="Critics.")
     subset: int = rlz.option(2, ge=1, le=64, help="Critics of a target, drawn anew for each update.")
@@ -48,12 +48,12 @@ class Redq(rlz.Algorithm):
     def __init__(self, settings: Settings, spaces):
         super().__init__(settings, spaces)
         spaces.require_box_actions("redq")
-        obs, action, shape = spaces.obs_dim, spaces.action_dim, (settings.activation, settings.layer_norm)
-        self.actor = Mlp("actor", obs, settings.hidden, 2 * action, *shape)
-        self.critic = Mlp("critic", obs + action, settings.hidden, 1, *shape, members=settings.n_critics)
+        obs, action = spaces.obs_dim, spaces.action_dim
+        self.actor = settings.make_network("actor", obs, 2 * action)
+        self.critic = settings.make_network("critic", obs + action, 1, settings.n_critics)
 
     def policy(self):
-        return native_policy(self.actor, self.spaces.action_dim, SQUASHED_GAUSSIAN)
+        return policy_of(self.actor, self.spaces, SQUASHED_GAUSSIAN)
 
     def init(self, generator, dtype=None):
         actor, critic = self.actor.init(generator, dtype), self.critic.init(generator, dtype)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlz.acting import EpsilonGreedy
     from rlz.algorithms.base import Algorithm, Batch
-    from rlz.algorithms.settings import MlpSettings, ReplaySettings, RolloutSettings, Settings
+    from rlz.algorithms.settings import NetworkSettings, ReplaySettings, RolloutSettings, Settings
     from rlz.algorithms.torch_algorithm import TorchAlgorithm
     from rlz.api import Result, evaluate, runs, train
     from rlz.config import RunConfig
@@ -22,7 +22,7 @@ __all__ = [
     "Batch",
     "ConfigError",
     "EpsilonGreedy",
-    "MlpSettings",
+    "NetworkSettings",
     "ReplaySettings",
     "Result",
     "RolloutSettings",
@@ -41,7 +41,7 @@ _HOME = {
     **dict.fromkeys(("Algorithm", "Batch"), "rlz.algorithms.base"),
     "EpsilonGreedy": "rlz.acting",
     "ConfigError": "rlz.errors",
-    **dict.fromkeys(("MlpSettings", "ReplaySettings", "RolloutSettings", "Settings"), "rlz.algorithms.settings"),
+    **dict.fromkeys(("NetworkSettings", "ReplaySettings", "RolloutSettings", "Settings"), "rlz.algorithms.settings"),
     "TorchAlgorithm": "rlz.algorithms.torch_algorithm",
     "RunConfig": "rlz.config",
     "load": "rlz.loaded_policy",

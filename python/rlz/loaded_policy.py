@@ -12,8 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,11 @@ from rlz.answers import Field, PolicySpec
 from rlz.dtypes import numpy_dtype
 from rlz.envs import EnvSpec, actions_of
 from rlz.envs.instances import spare_index
-from rlz.errors import CheckpointError, ConfigError
+from rlz.errors import CheckpointError, ConfigError, EnvError
 from rlz.networks.spec import actor_manifest, normalized
 from rlz.options.literals import encode
 from rlz.records.runs import find_run
-from rlz.references import PICKLE, label
+from rlz.references import label, mark, marked
 
 if TYPE_CHECKING:
     from rlz.config import RunConfig
@@ -120,7 +119,11 @@ class Policy:
         """
         from rlz import envs
 
-        return envs.make_env(self._env, **kwargs)
+        try:
+            known = marked(self._env["id"])
+        except ConfigError as error:
+            raise EnvError(f"The environment of {self.path} cannot be made: {error}") from error
+        return envs.make_env({**self._env, "id": known}, **kwargs)
 
 
 def load(
@@ -159,18 +162,11 @@ def load(
 
 def find_policy(run: str | Path, checkpoint: str | None = None) -> Path:
     """The folder with the two policy files that `load` reads; raises CheckpointError."""
-    folder = Path(run)
-    if not any((folder / name).exists() for name in (_POLICY_JSON, "config.toml", "checkpoints")):
-        with suppress(CheckpointError):
-            folder = find_run(run)
-    if not folder.is_dir():
-        what = "it is a file" if folder.exists() else "there is no such folder"
-        raise CheckpointError(f"{run} is no run: {what}. `rlz runs` lists the runs.")
-    if checkpoint is None and (folder / _POLICY_JSON).is_file():
-        return folder
-    if not (folder / "config.toml").is_file() and not (folder / "checkpoints").is_dir():
-        raise CheckpointError(f"{run} is no run: it has no config.toml. `rlz runs` lists the runs.")
-    checkpoints = folder / "checkpoints"
+    if checkpoint is None and (Path(run) / _POLICY_JSON).is_file():
+        return Path(run)
+    checkpoints = Path(run) / "checkpoints"
+    if not checkpoints.is_dir():
+        checkpoints = find_run(run) / "checkpoints"
     names = sorted(child.name for child in checkpoints.glob("[!.]*") if child.is_dir())
     wanted = [checkpoint] if checkpoint is not None else ["best", "latest"]
     for name in wanted:
@@ -185,14 +181,14 @@ def describe(
     config: "RunConfig", env_spec: EnvSpec, policy: PolicySpec, *, version: int, env_steps: int
 ) -> dict[str, Any]:
     """Contents of `policy.json`, for whoever writes a checkpoint. Never holds code: a pickle becomes its mark alone."""
-    unnamed = {key: PICKLE for key, value in policy.network.items() if str(value).startswith(PICKLE)}
+    network = {key: mark(value) if isinstance(value, str) else value for key, value in policy.network.items()}
     return {
         "format": FORMAT,
         "algo": label(config.algo),
-        "policy": {**asdict(policy), "network": {**policy.network, **unnamed}},
+        "policy": {**asdict(policy), "network": network},
         "env_spec": env_spec.to_json(),
         "env": {
-            "id": label(config.env) if config.env.startswith(PICKLE) else config.env,
+            "id": mark(config.env),
             "kwargs": encode(config.env_kwargs),
             "wrapper": list(config.wrapper),
             "obs_dtype": config.obs_dtype,
@@ -237,9 +233,11 @@ def policy_spec(description: dict[str, Any]) -> PolicySpec:
         actor = description["actor"]
         return PolicySpec("native", actor, tuple(actor_manifest(actor)))
     spec = PolicySpec.from_json(description["policy"])
-    if any(str(value).startswith(PICKLE) for value in spec.network.values()):
-        raise ConfigError("what acts was defined in a notebook or inside a function: it has no name to import it by.")
-    return spec
+    try:
+        known = {key: marked(value) if isinstance(value, str) else value for key, value in spec.network.items()}
+    except ConfigError as error:
+        raise ConfigError(f"What acts cannot be found: {error}") from error
+    return replace(spec, network=known)
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 A name is `file.py:Name` or `module:Name`; dots in it go into a class. It is what options, a worker's spec and
 `policy.json` hold, so none of them holds code. An object that has no name (it was made in a notebook or inside a
-function) travels to workers as `pickle:...`; such a text is never written to a file and never read from one.
+function) travels to workers as `pickle:...`; such a text is never written to a file and never read from one. A file has
+its mark, by which the process that made the object knows it again.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -21,6 +23,9 @@ PICKLE = "pickle:"
 
 _FILES: dict[str, str] = {}
 """File of each module that was loaded from one by `load`."""
+
+_UNNAMED: dict[str, str] = {}
+"""What was pickled in this process, by its mark."""
 
 _LOADING: list[str] = []
 """Files that are being executed right now, the innermost last."""
@@ -109,7 +114,25 @@ def reference_to(thing: Any) -> str:
             return f"{module}:{name}"
     import cloudpickle
 
-    return PICKLE + base64.b64encode(cloudpickle.dumps(thing)).decode()
+    text = PICKLE + base64.b64encode(cloudpickle.dumps(thing)).decode()
+    _UNNAMED[mark(text)] = text
+    return text
+
+
+def mark(reference: str) -> str:
+    """What a file holds of a name: itself, or a digest for an object that has none."""
+    if not reference.startswith(PICKLE):
+        return reference
+    return f"{PICKLE}#{hashlib.sha256(reference.encode()).hexdigest()[:16]}"
+
+
+def marked(text: str) -> str:
+    """Inverse of `mark`. Raises ConfigError for an object without a name that another process has made."""
+    if not text.startswith(PICKLE):
+        return text
+    if text not in _UNNAMED:
+        raise ConfigError("it was defined in a notebook or inside a function: it has no name to import it by.")
+    return _UNNAMED[text]
 
 
 def files_of(kind: type) -> list[str]:

@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rlz.acting.flat import pack
 from rlz.config import RunConfig
 from rlz.envs import inspect_env
 from rlz.envs.spaces import EnvSpec
-from rlz.errors import CheckpointError
+from rlz.errors import CheckpointError, EnvError
 from rlz.loaded_policy import describe, split_parameters
 from rlz.records.policy_files import PolicyFiles
 from rlz.runtime.evaluate import evaluate
@@ -129,15 +130,21 @@ def test_policy_json_holds_no_code_and_none_is_run_from_it(tmp_path: Path) -> No
     write(tmp_path / "policy", "CartPole-v1", rule)
     path = tmp_path / "policy" / "policy.json"
     description = json.loads(path.read_text())
-    assert description["policy"]["network"]["module"] == "pickle:"
+    assert re.fullmatch("pickle:#[0-9a-f]{16}", description["policy"]["network"]["module"])
+    here = rlz.load(tmp_path / "policy").predict(np.ones(4))  # the process that made the class knows it again
 
     class Evil:
         def __reduce__(self) -> Any:
             return (Path.write_text, (tmp_path / "run", "code"))
 
-    description["policy"]["network"]["module"] += base64.b64encode(pickle.dumps(Evil())).decode()
+    evil = "pickle:" + base64.b64encode(pickle.dumps(Evil())).decode()
+    description["env"]["id"] = evil
+    path.write_text(json.dumps(description))
+    with pytest.raises(EnvError, match="defined in a notebook"):
+        rlz.load(tmp_path / "policy").make_env()
+    description["policy"]["network"]["module"] = evil
     path.write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match=r"defined in a notebook or inside a function.*acting=Net"):
         rlz.load(tmp_path / "policy")
     assert not (tmp_path / "run").exists()
-    assert rlz.load(tmp_path / "policy", acting=rule).predict(np.ones(4)) in (0, 1)
+    assert rlz.load(tmp_path / "policy", acting=rule).predict(np.ones(4)) == here

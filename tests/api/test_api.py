@@ -110,16 +110,16 @@ def make_env(**kwargs):
 
 result = rlz.train("sac", make_env, runs_dir=sys.argv[1], total_timesteps=120, learning_starts=100, eval_every=0,
                    hidden=(8,), batch_size=8, plan="off", compile=False, max_episode_steps=20)
-print(result.status, len(list(result.path.parent.iterdir())))
+print(result.status, len(list(result.path.parent.iterdir())), len(rlz.evaluate(result.path, episodes=1).returns))
 """
 
 
-def test_a_script_without_a_main_guard_trains_once(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_trains_once_and_scores(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(tmp_path / "runs")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout.split() == ["completed", "1"], done.stderr
+    assert done.stdout.split() == ["completed", "1", "1"], done.stderr
 
 
 def test_a_file_that_trains_when_it_is_imported_is_refused(tmp_path: Path) -> None:

@@ -300,3 +300,14 @@ def test_what_keeps_the_replay_buffer_on_the_host(other: dict[str, object]) -> N
     with pytest.raises(ValidationError, match=f"--replay-device device does not go together with {name}"):
         run_config(env="A", replay_device="device", **other)  # type: ignore[arg-type]
     assert run_config(env="A", replay_device="device").replay_refusal() is None
+
+
+def test_a_resumed_run_cannot_change_what_was_learned() -> None:
+    """Each option says so itself: those of an algorithm's networks by themselves, those of a user's file as well."""
+
+    def fixed(algo: str, *names: str) -> set[bool]:
+        return {metadata(config_type(algo).model_fields[name])["fixed"] for name in names}
+
+    assert fixed("sac", "env", "seed", "gamma", "hidden", "network", "normalize_obs", "graph", "log_info") == {True}
+    assert fixed("dqn", "dueling", "n_step_return", "priority_alpha") == fixed("ppo", "shared_network") == {True}
+    assert fixed("sac", "total_timesteps", "target_critics", "samplers", "learning_rate", "eval_every") == {False}

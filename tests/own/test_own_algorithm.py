@@ -19,6 +19,7 @@ from rlz.errors import CheckpointError
 from rlz.learning.compiled import Compilation, CompileJob, layouts
 from rlz.learning.executors import EagerExecutor, disagreement
 from rlz.references import load
+from support.algorithm_contract import Case
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DQN = f"{EXAMPLES / 'dqn.py'}:Dqn"
@@ -103,7 +104,7 @@ def test_an_error_in_the_users_file_is_shown_where_it_is_and_before_anything_sta
     assert "Did you mean 'Mine'?" in found.stderr
 
 
-class Settings(rlz.ReplaySettings, rlz.MlpSettings):
+class Settings(rlz.ReplaySettings, rlz.NetworkSettings):
     depth: int = rlz.option(3, ge=1, le=9, help="How deep.")
     style: float | None = rlz.option(None, gt=0, help="How.")
     gamma: float = rlz.option(0.9, ge=0, le=1, help="Another default.")
@@ -188,6 +189,25 @@ def test_a_state_of_another_algorithm_is_refused() -> None:
         made().load_state_dict(None, saved | {"further": torch.zeros(1)})
     with pytest.raises(CheckpointError, match="net does not fit"):
         made().load_state_dict(None, saved | {"net.layer.weight": torch.zeros(1, 1)})
+
+
+def test_a_scheduler_of_the_users_own_decides_while_the_learning_rate_of_rlz_stays() -> None:
+    """A resumed run goes on with its learning rate, not with a part of it."""
+
+    class Halves(Everything):
+        def setup(self) -> None:
+            super().setup()
+            self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.5)
+
+    case = Case(Halves, settings={"learning_rate": "lin_1e-3"})
+    found, trainer = case.learned()
+    group = trainer._algorithm.optimizer.param_groups[0]  # type: ignore[attr-defined]
+    for rate, after in ((1e-3, 5e-4), (1e-3, 2.5e-4), (8e-4, 4e-4)):
+        trainer.update(case.batch(), rate)
+        assert group["lr"] == pytest.approx(after)
+    found.load_state_dict({name: tensor.clone() for name, tensor in trainer.state_dict().items()})
+    found.trainer(case.place(1)).update(case.batch(), 4e-4)
+    assert found._algorithm.optimizer.param_groups[0]["lr"] == pytest.approx(2e-4)  # type: ignore[attr-defined]
 
 
 def test_answers_name_the_metrics_and_what_acts() -> None:

@@ -30,12 +30,12 @@ def make_appo(**settings: Any) -> Appo:
     return Appo(Appo.Settings(**{"hidden": (8, 8), **settings}), spaces())
 
 
-def make_segments(algorithm: Ppo[Any], seed: int = 1) -> Segments:
+def make_segments(algorithm: Ppo[Any], seed: int = 1, dtype: torch.dtype = FLOAT) -> Segments:
     """Both kinds of end, also at the end of a segment, and a step that has both. Steps are consecutive."""
     draw = generator(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(SEGMENTS, LENGTH, *shape, generator=draw, dtype=FLOAT)
+        return torch.randn(SEGMENTS, LENGTH, *shape, generator=draw, dtype=FLOAT).to(dtype)
 
     obs, next_obs = normal(OBS), normal(OBS)
     terminated = torch.zeros(SEGMENTS, LENGTH, dtype=torch.bool)

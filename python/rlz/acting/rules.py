@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,16 @@ from rlz.answers import Field, PolicySpec
 from rlz.envs.spaces import EnvSpec
 from rlz.errors import ConfigError, PolicyError
 from rlz.networks.own import OwnNetwork
-from rlz.networks.spec import CATEGORICAL, DETERMINISTIC, EPSILON_GREEDY, GAUSSIAN, SQUASHED_GAUSSIAN, native_policy
+from rlz.networks.spec import (
+    CATEGORICAL,
+    DETERMINISTIC,
+    EPSILON_GREEDY,
+    GAUSSIAN,
+    SQUASHED_GAUSSIAN,
+    Values,
+    head_outputs,
+    native_policy,
+)
 from rlz.references import load, reference_to
 
 if TYPE_CHECKING:
@@ -59,8 +68,11 @@ class Rule:
     network : called with the spaces (`EnvSpec`), gives the module: a class, a function, or a `functools.partial`
         of one with plain values.
     extras : what the data keeps beside the action; "log_prob" is that of the drawn action.
-    outputs : where it is given, the network is called as `Net(obs_dim, outputs)`, its module with flat observations.
+    outputs : where it is given, the network is that of `--network`, called as `Net(obs_dim, outputs)`.
     """
+
+    head: ClassVar[str]
+    """The head in Rust of that meaning (`rlz.networks.spec`), where there is one."""
 
     network: Callable[..., nn.Module]
     extras: tuple[Field, ...] = ()
@@ -93,7 +105,11 @@ class Rule:
             if self.outputs is None:
                 module = self.network(spaces)
             else:
-                module = torch.nn.Sequential(torch.nn.Flatten(), self.network(spaces.obs_dim, self.outputs))
+                from rlz.acting.own_actor import OwnActor
+
+                used = head_outputs(self.head, spaces.action_dim, spaces.action_choices)
+                log_std = spaces.action_dim if self.head == GAUSSIAN else 0
+                module = OwnActor(self.network(spaces.obs_dim, self.outputs), used, log_std)
         if not isinstance(module, torch.nn.Module):
             raise PolicyError(f"{self.network!r} gave a {type(module).__name__}, expected a torch.nn.Module")
         return module.eval()
@@ -136,6 +152,7 @@ class EpsilonGreedy(Rule):
         and spread = 7 that of Ape-X (Horgan et al. 2018, arXiv 1803.00933, section 4.1).
     """
 
+    head = EPSILON_GREEDY
     start: float = 1.0
     end: float = 0.05
     over: float = 0.1
@@ -181,6 +198,8 @@ class Categorical(Rule):
     Evaluation takes the most likely choice, the first of equals.
     """
 
+    head = CATEGORICAL
+
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Rule.act`."""
         import torch
@@ -208,6 +227,8 @@ class Gaussian(Rule):
     Evaluation takes the mean.
     """
 
+    head = GAUSSIAN
+
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Rule.act`."""
         import torch
@@ -227,6 +248,8 @@ class SquashedGaussian(Rule):
 
     As the head of that name of the networks in Rust; evaluation takes tanh of the mean.
     """
+
+    head = SQUASHED_GAUSSIAN
 
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Rule.act`."""
@@ -252,6 +275,7 @@ class Deterministic(Rule):
     exploration_noise : standard deviation of the noise, in units of the action in [-1, 1].
     """
 
+    head = DETERMINISTIC
     exploration_noise: float = 0.0
 
     def act(self, module: nn.Module, obs: Tensor, spaces: EnvSpec, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
@@ -267,23 +291,35 @@ class Deterministic(Rule):
 
 
 HEADS: Mapping[str, type[Rule]] = {
-    SQUASHED_GAUSSIAN: SquashedGaussian,
-    DETERMINISTIC: Deterministic,
-    GAUSSIAN: Gaussian,
-    CATEGORICAL: Categorical,
-    EPSILON_GREEDY: EpsilonGreedy,
+    rule.head: rule for rule in (SquashedGaussian, Deterministic, Gaussian, Categorical, EpsilonGreedy)
 }
-"""The rule of each head that Rust knows (`rlz.networks.spec`)."""
+"""The rule of each head that Rust knows."""
 
 
-def policy_of(network: Mlp | OwnNetwork, spaces: EnvSpec, head: str, **arguments: Any) -> PolicySpec:
+def policy_of(
+    network: Mlp | OwnNetwork,
+    spaces: EnvSpec,
+    head: str,
+    exploration: Mapping[str, float] | None = None,
+    *,
+    value: Values = "none",
+    extras: tuple[Field, ...] = (),
+) -> PolicySpec:
     """The policy of an algorithm's network: Rust runs perceptrons, torch a user's own.
 
-    `head`: what its outputs mean (`rlz.networks.spec`). `arguments`: of the head, such as `exploration_noise`.
+    Parameters
+    ----------
+    head, value, extras : as for `native_policy`.
+    exploration : further arguments of the head's rule, such as `exploration_noise`.
     """
+    more: dict[str, Any] = dict(exploration or {})
     if isinstance(network, OwnNetwork):
-        return HEADS[head](load(network.source), outputs=network.outputs, **arguments).policy(spaces)
-    return native_policy(network, spaces.action_dim, head, **arguments)
+        return HEADS[head](load(network.source), extras, network.outputs, **more).policy(spaces)
+    if head == EPSILON_GREEDY:
+        more = {"epsilon": more}
+    if spaces.action_choices:
+        more["choices"] = list(spaces.action_choices)
+    return native_policy(network, spaces.action_dim, head, value=value, extras=extras, **more)
 
 
 def as_rule(acting: Rule | Callable[[EnvSpec], nn.Module]) -> Rule:

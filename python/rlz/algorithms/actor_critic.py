@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from pydantic import AfterValidator, model_validator
+from pydantic import model_validator
 
 from rlz.algorithms.base import Algorithm
 from rlz.algorithms.optim import adam
-from rlz.algorithms.settings import MlpSettings, ReplaySettings
+from rlz.algorithms.settings import NetworkSettings, ReplaySettings
 from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
-from rlz.networks.mlp import Mlp
-from rlz.networks.own import OwnNetwork
 from rlz.networks.spec import head_outputs
-from rlz.options import Integer, Number, Panel, option, values
+from rlz.options import Integer, Number, Panel, option
 
 if TYPE_CHECKING:
     import torch
@@ -26,14 +24,8 @@ else:
     torch = Lazy("torch")
 
 
-Network = Mlp | OwnNetwork
-"""Functions of a flat parameter vector."""
-
-
-class ActorCriticSettings(ReplaySettings, MlpSettings):
+class ActorCriticSettings(ReplaySettings, NetworkSettings):
     """Of an algorithm with one actor and a stack of critics."""
-
-    code = ("network",)
 
     tau: Number = option(
         0.005, panel=Panel.LEARNING, help="Step of the target networks towards the critics.", metavar="T", gt=0, le=1
@@ -55,23 +47,8 @@ class ActorCriticSettings(ReplaySettings, MlpSettings):
         shown="all",
         ge=1,
         le=64,
+        fixed=False,
     )
-
-    network: Annotated[str | None, AfterValidator(values.code_path)] = option(
-        None,
-        panel=Panel.NETWORK,
-        help="Class of torch modules, called as Net(inputs, outputs), in the place of the layers above for actor and "
-        "critics.",
-        metavar="FILE.py:NET",
-        expects="file.py:Net or module:Net",
-        shown="layers as above",
-    )
-
-    def make_network(self, name: str, inputs: int, outputs: int, members: int | None = None) -> Network:
-        """A network of these settings; with `members` a stack of so many."""
-        if self.network is not None:
-            return OwnNetwork.of(self.network, name, inputs, outputs, members)
-        return Mlp(name, inputs, self.hidden, outputs, self.activation, self.layer_norm, members)
 
     @model_validator(mode="after")
     def _critics_suffice(self) -> Self:
@@ -113,7 +90,7 @@ class ActorCritic(Algorithm[S]):
         """The actor, with what its head is told."""
         from rlz.acting.rules import policy_of  # numpy: no part of what prints options
 
-        return policy_of(self.actor, self.spaces, self.head, **self.exploration)
+        return policy_of(self.actor, self.spaces, self.head, self.exploration)
 
     @property
     def exploration(self) -> dict[str, float]:

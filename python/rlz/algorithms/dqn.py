@@ -8,16 +8,17 @@ and an epsilon for each environment as in Ape-X (Horgan et al. 2018).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from rlz.algorithms.actor_critic import trained
 from rlz.algorithms.base import WHOLE, Algorithm, Batch, Outcome
 from rlz.algorithms.optim import clipped, gradient, polyak
-from rlz.algorithms.settings import MlpSettings, ReplaySettings, Widths
+from rlz.algorithms.settings import NetworkSettings, ReplaySettings, Widths
 from rlz.answers import PolicySpec
 from rlz.lazy import Lazy
 from rlz.networks.q_network import QNetwork
-from rlz.networks.spec import EPSILON_GREEDY, native_policy
+from rlz.networks.spec import EPSILON_GREEDY
 from rlz.options import Integer, Number, Panel, changed, option
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ else:
     torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
 
-class DqnSettings(ReplaySettings, MlpSettings):
+class DqnSettings(ReplaySettings, NetworkSettings):
     """Defaults are those of Stable-Baselines3."""
 
     batch_size: int | str = changed(ReplaySettings, "batch_size", 32)
@@ -67,7 +68,7 @@ class DqnSettings(ReplaySettings, MlpSettings):
         ge=0,
         le=1000,
     )
-    hidden: Widths = changed(MlpSettings, "hidden", (64, 64), help="Widths of the hidden layers.", shown="64,64")
+    hidden: Widths = changed(NetworkSettings, "hidden", (64, 64), help="Widths of the hidden layers.", shown="64,64")
     dueling: bool = option(
         False, panel=Panel.NETWORK, help="A network for the advantages of the choices, another for the state's value."
     )
@@ -96,22 +97,18 @@ class Dqn(Algorithm[DqnSettings]):
     def __init__(self, settings: DqnSettings, spaces: EnvSpec) -> None:
         super().__init__(settings, spaces)
         spaces.require_one_choice(type(self).__name__.lower())
-        self.q = QNetwork.of(
-            spaces.obs_dim,
-            settings.hidden,
-            spaces.action_choices[0],
-            settings.activation,
-            layer_norm=settings.layer_norm,
-            dueling=settings.dueling,
-        )
+        name = "advantage" if settings.dueling else "q"
+        network = settings.make_network(name, spaces.obs_dim, spaces.action_choices[0])
+        self.q = QNetwork("q", network, replace(network, name="value", outputs=1) if settings.dueling else None)
 
     def policy(self) -> PolicySpec:
-        """What ranks the choices, which Rust runs: the network, or that of the advantages."""
+        """What ranks the choices: the network, or that of the advantages."""
+        from rlz.acting.rules import policy_of  # numpy: no part of what prints options
+
         s = self.settings
         epsilon = {"start": s.exploration_initial_eps, "end": s.exploration_final_eps}
         epsilon |= {"over": s.exploration_fraction, "spread": s.exploration_spread}
-        choices = list(self.spaces.action_choices)
-        return native_policy(self.q.advantage, 1, EPSILON_GREEDY, choices=choices, epsilon=epsilon)
+        return policy_of(self.q.advantage, self.spaces, EPSILON_GREEDY, epsilon)
 
     def memory(self, rows: int) -> int:
         """Bytes of the state and of an update of so many rows: gradient, two moments, target; every hidden value."""

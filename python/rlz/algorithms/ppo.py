@@ -20,20 +20,19 @@ optimization"), numbered (13 for all, 9 for continuous actions); defaults and fo
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BeforeValidator
 
 from rlz.algorithms.base import WHOLE, Algorithm, Outcome, Segments
 from rlz.algorithms.optim import adam, clipped, gradient
 from rlz.algorithms.returns import gae
-from rlz.algorithms.settings import MlpSettings, RolloutSettings, Widths, scheduled
-from rlz.answers import PolicySpec
+from rlz.algorithms.settings import NetworkSettings, RolloutSettings, Widths, scheduled
+from rlz.answers import Field, PolicySpec
 from rlz.lazy import Lazy
 from rlz.networks.distributions import categorical, gaussian
-from rlz.networks.mlp import Mlp
 from rlz.networks.policy_value import PolicyValue
-from rlz.networks.spec import CATEGORICAL, GAUSSIAN, head_outputs, native_policy
+from rlz.networks.spec import CATEGORICAL, GAUSSIAN, Values, head_outputs
 from rlz.options import Number, Panel, changed, option, values
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ else:
 ADAM_EPS = 1e-5
 
 
-class PpoSettings(RolloutSettings, MlpSettings):
+class PpoSettings(RolloutSettings, NetworkSettings):
     """Defaults are those of Stable-Baselines3."""
 
     gae_lambda: Number = option(
@@ -75,9 +74,9 @@ class PpoSettings(RolloutSettings, MlpSettings):
         le=1e6,
     )
     hidden: Widths = changed(
-        MlpSettings, "hidden", (64, 64), help="Widths of the hidden layers of policy and value.", shown="64,64"
+        NetworkSettings, "hidden", (64, 64), help="Widths of the hidden layers of policy and value.", shown="64,64"
     )
-    activation: Literal["relu", "tanh", "silu", "elu"] = changed(MlpSettings, "activation", "tanh")
+    activation: Literal["relu", "tanh", "silu", "elu"] = changed(NetworkSettings, "activation", "tanh")
     shared_network: bool = option(False, panel=Panel.NETWORK, help="Policy and value have all hidden layers in common.")
     ortho_init: bool = option(
         True, panel=Panel.NETWORK, help="Orthogonal first weights; else those of torch.nn.Linear."
@@ -144,26 +143,21 @@ class Ppo(Algorithm[S]):
         self.choices = spaces.action_choices
         self.head = CATEGORICAL if self.choices else GAUSSIAN
         outputs = head_outputs(self.head, spaces.action_dim, self.choices)
-        shared, shape = settings.shared_network, (settings.activation, settings.layer_norm)
+        shared, make = settings.shared_network, settings.make_network
         self.net = PolicyValue(
             "net",
-            Mlp("actor", spaces.obs_dim, settings.hidden, outputs + shared, *shape),
-            None if shared else Mlp("critic", spaces.obs_dim, settings.hidden, 1, *shape),
+            make("actor", spaces.obs_dim, outputs + shared),
+            None if shared else make("critic", spaces.obs_dim, 1),
             0 if self.choices else spaces.action_dim,
         )
 
     def policy(self) -> PolicySpec:
-        """The policy, which Rust runs. Values are the learner's own business: it has the newest network."""
-        more: dict[str, Any] = {"choices": list(self.choices)} if self.choices else {}
-        shared = self.settings.shared_network
-        return native_policy(
-            network=self.net.actor,
-            action_dim=self.spaces.action_dim,
-            head=self.head,
-            value="shared" if shared else "none",
-            extras=(("log_prob", "f32", ()),),
-            **more,
-        )
+        """The policy. Values are the learner's own business: it has the newest network."""
+        from rlz.acting.rules import policy_of  # numpy: no part of what prints options
+
+        value: Values = "shared" if self.settings.shared_network else "none"
+        kept: tuple[Field, ...] = (("log_prob", "f32", ()),)
+        return policy_of(self.net.actor, self.spaces, self.head, value=value, extras=kept)
 
     def published(self, state: PpoState) -> Tensor:
         """The part that samplers need."""

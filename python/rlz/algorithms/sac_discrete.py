@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 from rlz.algorithms.base import Algorithm, Batch
 from rlz.algorithms.sac import Sac, SacSettings
 from rlz.lazy import Lazy
-from rlz.networks.own import OwnNetwork
 from rlz.networks.spec import CATEGORICAL
 from rlz.options import changed
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rlz.answers import PolicySpec
     from rlz.envs.spaces import EnvSpec
 else:
     torch = Lazy("torch")
@@ -55,13 +53,6 @@ class SacDiscrete(Sac):
         self.critic = settings.make_network("critic", spaces.obs_dim, choices, settings.n_critics)
         wanted = settings.target_entropy
         self.target_entropy = ENTROPY_SHARE * math.log(choices) if isinstance(wanted, str) else wanted
-
-    def policy(self) -> PolicySpec:
-        """The actor."""
-        from rlz.acting.rules import policy_of  # numpy: no part of what prints options
-
-        known = {} if isinstance(self.actor, OwnNetwork) else {"choices": list(self.spaces.action_choices)}
-        return policy_of(self.actor, self.spaces, self.head, **known)
 
     def q_values(self, critic: Tensor, obs: Tensor, action: Tensor, *, first: int | None = None) -> Tensor:
         """Q of the choices that were made, of every critic: [critics, batch]."""

@@ -14,6 +14,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from rlz.answers import Field, Priority, Replay, Rollout
+from rlz.networks.mlp import Mlp
+from rlz.networks.own import Network, OwnNetwork
 from rlz.options import Integer, Number, Panel, option, values
 
 REFERENCE_BATCH = 256
@@ -62,7 +64,7 @@ class LearningSettings(Settings):
         metavar="R|lin_R",
         expects="a number above 0 and at most 1, or lin_ before such a number (linear to 0 over the run)",
     )
-    gamma: Number = option(0.99, panel=Panel.LEARNING, help="Discount per step.", metavar="G", ge=0, le=1)
+    gamma: Number = option(0.99, panel=Panel.LEARNING, help="Discount per step.", metavar="G", ge=0, le=1, fixed=True)
 
     def learning_rate_at(self, done: float, batch_size: int | None = None) -> float:
         """Learning rate when a part of the run (0 to 1) is done: constant, or linear from its start value to 0."""
@@ -140,6 +142,7 @@ class ReplaySettings(LearningSettings):
         metavar="STEPS",
         ge=0,
         le=2**62,
+        fixed=True,
     )
     scale_learning_rate: Number | None = option(
         None,
@@ -157,6 +160,7 @@ class ReplaySettings(LearningSettings):
         help="Updates per env step, held exactly; free lets both sides run as fast as they can (--min-replay-ratio).",
         metavar="R|free",
         expects="a number above 0 and at most 1024 (updates per env step), or free",
+        fixed=True,
     )
     min_replay_ratio: Number = option(
         1.0,
@@ -185,9 +189,13 @@ class ReplaySettings(LearningSettings):
         metavar="N",
         ge=1,
         le=1000,
+        fixed=True,
     )
     prioritized: bool = option(
-        False, panel=Panel.LEARNING, help="Draw rows in proportion to their TD error, with importance weights."
+        False,
+        panel=Panel.LEARNING,
+        help="Draw rows in proportion to their TD error, with importance weights.",
+        fixed=True,
     )
     priority_alpha: Number = option(
         0.6,
@@ -197,6 +205,7 @@ class ReplaySettings(LearningSettings):
         metavar="A",
         ge=0,
         le=1,
+        fixed=True,
     )
     priority_beta: Number = option(
         0.4,
@@ -216,6 +225,7 @@ class ReplaySettings(LearningSettings):
         metavar="EPS",
         gt=0,
         le=1e6,
+        fixed=True,
     )
 
     def data(self, fields: tuple[Field, ...] = ()) -> Replay:
@@ -287,8 +297,10 @@ class ReplaySettings(LearningSettings):
 Widths = Annotated[tuple[int, ...], BeforeValidator(values.widths), AfterValidator(values.check_widths)]
 
 
-class MlpSettings(Settings):
-    """Of an algorithm whose networks are multi-layer perceptrons."""
+class NetworkSettings(Settings):
+    """Of an algorithm whose networks (`make_network`) are multi-layer perceptrons, or a user's own torch modules."""
+
+    code = ("network",)
 
     hidden: Widths = option(
         (256, 256),
@@ -302,6 +314,21 @@ class MlpSettings(Settings):
         "relu", panel=Panel.NETWORK, help="After each hidden layer."
     )
     layer_norm: bool = option(False, panel=Panel.NETWORK, help="Layer normalisation before each activation.")
+    network: Annotated[str | None, AfterValidator(values.code_path)] = option(
+        None,
+        panel=Panel.NETWORK,
+        help="Class of torch modules, called as Net(inputs, outputs), in the place of the layers above, for each "
+        "network.",
+        metavar="FILE.py:NET",
+        expects="file.py:Net or module:Net",
+        shown="layers as above",
+    )
+
+    def make_network(self, name: str, inputs: int, outputs: int, members: int | None = None) -> Network:
+        """A network of these settings; with `members` a stack of so many."""
+        if self.network is not None:
+            return OwnNetwork.of(self.network, name, inputs, outputs, members)
+        return Mlp(name, inputs, self.hidden, outputs, self.activation, self.layer_norm, members)
 
     @model_validator(mode="after")
     def _layers_fit(self) -> Self:

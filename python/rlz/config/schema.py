@@ -93,14 +93,19 @@ class RunConfig(BaseModel):
         flags=("-n",),
         ge=1,
         le=2**62,
+        fixed=False,
     )
     normalize_obs: bool = option(
         False,
         panel=Panel.LEARNING,
         help="Subtract the running mean of observations and divide by their deviation; what acts does so too.",
+        fixed=True,
     )
     normalize_reward: bool = option(
-        False, panel=Panel.LEARNING, help="Divide rewards by the running deviation of the discounted return."
+        False,
+        panel=Panel.LEARNING,
+        help="Divide rewards by the running deviation of the discounted return.",
+        fixed=True,
     )
     precision: Literal["auto", "fp32", "tf32", "bf16"] = option(
         "auto",
@@ -121,6 +126,7 @@ class RunConfig(BaseModel):
         expects="module:function or file.py:function",
         shown="samplers, learner, evaluator",
         min_length=3,
+        fixed=True,
     )
     plan: str = option(
         "auto",
@@ -258,7 +264,7 @@ class RunConfig(BaseModel):
         le=1_000_000,
     )
     runs_dir: str = option(
-        "runs", panel=Panel.OUTPUT, help="Folder that holds run folders.", metavar="DIR", min_length=1
+        "runs", panel=Panel.OUTPUT, help="Folder that holds run folders.", metavar="DIR", min_length=1, fixed=True
     )
     name: Annotated[str | None, AfterValidator(values.folder_name)] = option(
         None,
@@ -284,6 +290,7 @@ class RunConfig(BaseModel):
         metavar="KEY",
         expects="the key of a number in info",
         shown="is_success alone",
+        fixed=True,
     )
     log_every: Number = option(
         5.0, shown="5", panel=Panel.OUTPUT, help="Seconds between lines of metrics.", metavar="SECONDS", gt=0

@@ -15,9 +15,6 @@ class Actions(Protocol):
     def to_env(self, action: NDArray[Any]) -> Any:
         """One action [dim] for the environment: of its shape and dtype, never an array that somebody else holds."""
 
-    def from_env(self, action: ArrayLike) -> NDArray[Any]:
-        """Inverse of `to_env`: [dim]."""
-
     def uniform(self, random: np.random.Generator, actions: NDArray[Any]) -> None:
         """Fill actions [m, dim] with uniform random ones."""
 
@@ -95,13 +92,6 @@ class ActionMap:
         clipped: NDArray[Any] = np.minimum(np.maximum(scaled, self._low), self._high)
         return clipped.astype(self._dtype).reshape(self._shape)
 
-    def from_env(self, action: ArrayLike) -> NDArray[np.float32]:
-        """Inverse of `to_env`: an action of the environment as float32 [dim] in [-1, 1]."""
-        value = np.asarray(action, np.float64).reshape(-1)
-        half = self._half_high - self._half_low
-        centred = (value - (self._half_low + self._half_high)) / np.where(half > 0.0, half, 1.0)
-        return np.where(half > 0.0, np.clip(centred, -1.0, 1.0), 0.0).astype(np.float32)
-
     def uniform(self, random: np.random.Generator, actions: NDArray[np.float32]) -> None:
         """Fill actions [m, dim] with numbers from [-1, 1)."""
         actions[:] = random.uniform(-1.0, 1.0, actions.shape)
@@ -134,11 +124,6 @@ class ChoiceMap:
         if not self._shape:
             return self._dtype.type(self._only + int(action[0]))
         return (action + self._first).astype(self._dtype).reshape(self._shape)
-
-    def from_env(self, action: ArrayLike) -> NDArray[np.int64]:
-        """Inverse of `to_env`: the index of each choice, int64 [dim]."""
-        indices: NDArray[np.int64] = np.asarray(action, np.int64).reshape(-1) - self._first
-        return indices
 
     def uniform(self, random: np.random.Generator, actions: NDArray[np.int64]) -> None:
         """Fill actions [m, dim] with indices, each as likely as any other."""

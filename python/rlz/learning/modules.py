@@ -31,13 +31,14 @@ class Modules:
     metrics : names that the run has columns for; `learn` may give others no more.
     seed : of torch's own generator during updates.
     threads : CPU threads, as in `EnginePlan`; `fixed`: one.
-    done : updates before.
+    rates : learning rate of each group of the optimisers after `setup`.
+    done, rate : updates before, and the learning rate that they ended with.
     layout : of the fields of every batch.
     rows : that `launch` draws from.
     """
 
-    UPDATES = "updates"
-    """Name of the count of updates among the tensors."""
+    UPDATES, RATE = "updates", "learning_rate"
+    """Names of these among the tensors."""
 
     executor = "eager"
     staleness = 0
@@ -50,7 +51,9 @@ class Modules:
         seed: int,
         threads: int | str,
         fixed: bool,
+        rates: list[float],
         done: int,
+        rate: float,
         log: Callable[[str], None],
         layout: tuple[Layout, ...],
         rows: Rows | None,
@@ -59,10 +62,10 @@ class Modules:
         self._batch_size = layout[0][0][0]
         self._rows = rows
         self._metrics = metrics
-        self._done = done
+        self._done, self._rate = done, rate
         self._log = log
         self._tuner = ThreadTuner([1]) if fixed else tuner(threads, cores())
-        self._rates = {id(group): group["lr"] for group in self._groups()}
+        self._rates = rates
         self._generator = torch.Generator().manual_seed(seed).get_state()
         self._means = Means(torch.zeros(len(metrics), dtype=torch.float64))
 
@@ -105,9 +108,11 @@ class Modules:
         NonFiniteError
             A metric is not finite.
         """
-        part = learning_rate / self._algorithm.learning_rate
-        for group in self._groups():
-            group["lr"] = self._rates.setdefault(id(group), group["lr"]) * part
+        if learning_rate != self._rate:  # else a scheduler of the algorithm's own may have set another
+            part = learning_rate / self._algorithm.learning_rate
+            for group, rate in zip(self.groups(self._algorithm), self._rates, strict=False):
+                group["lr"] = rate * part
+            self._rate = learning_rate
         begin = time.perf_counter()
         with self._drawing():
             given = dict(self._algorithm.learn(batch, self._done + 1))
@@ -141,8 +146,9 @@ class Modules:
         return self._done
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor of the algorithm by name, and the count of updates."""
-        return self._algorithm.state_dict() | {self.UPDATES: torch.tensor(self._done)}
+        """Every tensor of the algorithm by name, the count of updates, and their learning rate."""
+        rate = torch.tensor(self._rate, dtype=torch.float64)
+        return self._algorithm.state_dict() | {self.UPDATES: torch.tensor(self._done), self.RATE: rate}
 
     def failure(self, batch: Batch | None) -> dict[str, Tensor]:
         """The batch of an update that failed, and everything that the algorithm keeps, by name."""
@@ -153,8 +159,10 @@ class Modules:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _groups(self) -> Iterator[dict[str, Any]]:
-        for _, part in self._algorithm.parts():
+    @staticmethod
+    def groups(algorithm: TorchAlgorithm[Any]) -> Iterator[dict[str, Any]]:
+        """Groups of parameters of its optimisers."""
+        for _, part in algorithm.parts():
             if isinstance(part, torch.optim.Optimizer):
                 yield from part.param_groups
 

@@ -39,11 +39,15 @@ class SeenRows:
         self._fields = {name: self._view(dtype, shape, offset) for name, dtype, shape, offset in replay.fields}
 
     def follow(self) -> None:
-        """Take the rows that were committed since the last call."""
+        """Take the rows that were committed since the last call, and use the statistics with them."""
+        came = False
         for lane, (next_, committed) in enumerate(zip(self._tail.cursors, self._replay.committed(), strict=True)):
             if next_ <= committed:
+                came = True
                 while self._take(lane) == CHUNK:
                     pass
+        if came:
+            self._normalizer.refresh()
 
     def close(self) -> None:
         """Let go of the buffer."""

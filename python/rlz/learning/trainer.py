@@ -130,17 +130,18 @@ class ModuleState:
     ) -> None:
         self._algorithm = algorithm
         self._metrics = metrics
-        self._done = 0
+        self._done, self._rate = 0, algorithm.learning_rate
         algorithm.device = device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             with torch.device(device):
                 algorithm.setup()
+        self._rates = [float(group["lr"]) for group in Modules.groups(algorithm)]
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """See `Learned`."""
         own = dict(tensors)
-        self._done = int(own.pop(Modules.UPDATES))
+        self._done, self._rate = int(own.pop(Modules.UPDATES)), float(own.pop(Modules.RATE))
         self._algorithm.load_state_dict(None, own)
 
     def trainer(self, site: TrainerSite) -> Modules:
@@ -153,7 +154,9 @@ class ModuleState:
             seed=site.seed,
             threads=site.plan.threads,
             fixed=site.plan.fixed,
+            rates=self._rates,
             done=self._done,
+            rate=self._rate,
             log=site.log,
             layout=site.layout,
             rows=site.replay,

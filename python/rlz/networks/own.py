@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rlz.errors import ConfigError
 from rlz.lazy import Lazy
 from rlz.networks.layout import TensorLayout
+from rlz.networks.mlp import Mlp
 from rlz.references import label, load
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class OwnNetwork(TensorLayout):
         module = _template(self.source, self.inputs, self.outputs)
         return [(f"{self.name}.{name}", (*stack, *value.shape)) for name, value in module.named_parameters()]
 
-    def init(self, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+    def init(self, generator: torch.Generator | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Fresh flat parameters [numel] on the CPU, each member as its class makes it."""
         flat = torch.empty(self.numel, dtype=dtype or torch.float32)
         views = list(self.named(flat).values())
@@ -93,6 +94,10 @@ class OwnNetwork(TensorLayout):
         return torch.stack([call(module, {name: view[m] for name, view in named.items()}, (x,)) for m in parts])
 
 
+Network = Mlp | OwnNetwork
+"""Functions of a flat parameter vector."""
+
+
 @cache
 def _template(source: str, inputs: int, outputs: int) -> nn.Module:
     """One module of the class, tried on two rows; its own parameters are never used."""
@@ -107,7 +112,7 @@ def _template(source: str, inputs: int, outputs: int) -> nn.Module:
         except Exception as error:
             raise ConfigError(
                 f"--network {name}: {name}({inputs}, {outputs}) raised {type(error).__name__}: {error}. It is called "
-                "with its inputs and outputs, once for the actor and once for each critic"
+                "with its inputs and outputs, once for each network"
             ) from error
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(f"--network {name} gave a {type(module).__name__}, expected a torch.nn.Module")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rlz.lazy import Lazy
 from rlz.networks.mlp import Mlp
+from rlz.networks.own import Network
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +42,8 @@ class PolicyValue:
     """
 
     name: str
-    actor: Mlp
-    critic: Mlp | None
+    actor: Network
+    critic: Network | None
     log_std: int = 0
 
     @cached_property
@@ -98,13 +99,14 @@ class PolicyValue:
         Parameters
         ----------
         orthogonal : weights of hidden layers are orthogonal with gain sqrt(2), those of the policy's outputs with gain
-            0.01 and of the value with gain 1, all biases 0 (Huang et al. 2022, detail 2). Else as torch.nn.Linear.
+            0.01 and of the value with gain 1, all biases 0 (Huang et al. 2022, detail 2). Else as torch.nn.Linear; a
+            user's own network begins as its class makes it.
         log_std : the policy's first log standard deviations.
         """
         networks = [network for network in (self.actor, self.critic) if network is not None]
         plain = [network.init(generator, dtype) for network in networks]
         flat = torch.cat([torch.full((self.log_std,), log_std, dtype=plain[0].dtype), *plain])
-        if orthogonal:
+        if orthogonal and isinstance(self.actor, Mlp):
             for name, tensor in self.named(flat).items():
                 if name.endswith("bias") and "norm" not in name:
                     tensor.zero_()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from rlz.lazy import Lazy
-from rlz.networks.mlp import Mlp
+from rlz.networks.own import Network
 
 if TYPE_CHECKING:
     import torch
@@ -29,16 +29,8 @@ class QNetwork:
     """
 
     name: str
-    advantage: Mlp
-    value: Mlp | None
-
-    @classmethod
-    def of(
-        cls, inputs: int, hidden: tuple[int, ...], choices: int, activation: str, *, layer_norm: bool, dueling: bool
-    ) -> Self:
-        """A network "q"; with `dueling` two with the same hidden layers."""
-        advantage = Mlp("advantage" if dueling else "q", inputs, hidden, choices, activation, layer_norm)
-        return cls("q", advantage, replace(advantage, name="value", outputs=1) if dueling else None)
+    advantage: Network
+    value: Network | None
 
     @property
     def numel(self) -> int:
@@ -46,7 +38,7 @@ class QNetwork:
         return sum(network.numel for network in self._networks)
 
     @property
-    def _networks(self) -> list[Mlp]:
+    def _networks(self) -> list[Network]:
         return [self.advantage] if self.value is None else [self.advantage, self.value]
 
     def in_precision(self, precision: str) -> Self:

@@ -36,6 +36,7 @@ def option(
     flags: tuple[str, ...] = (),
     shown: str | None = None,
     needs: str | None = None,
+    fixed: bool | None = None,
     factory: Callable[[dict[str, Any]], Any] | None = None,
     **limits: Any,
 ) -> Any:
@@ -50,6 +51,9 @@ def option(
         of the default where the value alone would not say it.
     needs
         Another option without which this one has no effect; the help begins with it.
+    fixed
+        A resumed run cannot change it: it is part of what was learned, or says which run it is. Default: options of
+        the problem and of the networks.
     expects
         What is allowed, for error messages; made from type and limits where not given.
     limits
@@ -62,6 +66,7 @@ def option(
         "flags": list(flags),
         "shown": shown,
         "needs": needs,
+        "fixed": panel in (Panel.PROBLEM, Panel.NETWORK) if fixed is None else fixed,
     }
     if factory is not None:
         return Field(default_factory=factory, description=help, json_schema_extra=extra, **limits)
@@ -85,6 +90,6 @@ def of_networks(field: FieldInfo) -> bool:
 
 
 def metadata(field: FieldInfo) -> dict[str, Any]:
-    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags, shown, needs."""
+    """Return what `option` was told beyond type, limits and help: panel, expects, metavar, flags and so on."""
     extra = field.json_schema_extra
     return extra if isinstance(extra, dict) else {}

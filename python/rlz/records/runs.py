@@ -128,7 +128,8 @@ def find_run(run: str | Path, runs_dir: str | Path = "runs") -> Path:
             return found[-1].path.absolute()
     if str(run) in NEWEST:
         raise CheckpointError(f"there is no run in {given} yet: `rlz train` makes one")
-    raise CheckpointError(f"{run} is no run: it has no config.toml, and no runs are in it. `rlz runs` lists the runs")
+    why = "it has no config.toml" if given.is_dir() else "it is a file" if given.exists() else "there is no such folder"
+    raise CheckpointError(f"{run} is no run: {why}. `rlz runs` lists the runs")
 
 
 def last_line(path: Path) -> dict[str, Any]:

@@ -30,27 +30,6 @@ if TYPE_CHECKING:
     from rlz.transport import Streams
     from rlz.workers.job import Job
 
-FIXED = (
-    *(
-        "algo",
-        "env",
-        "env_kwargs",
-        "wrapper",
-        "max_episode_steps",
-        "log_info",
-        "obs_dtype",
-        "seed",
-        "gamma",
-        "replay_ratio",
-        "learning_starts",
-        "normalize_obs",
-        "normalize_reward",
-    ),
-    *("n_step_return", "prioritized", "priority_alpha", "priority_epsilon"),
-    *("hidden", "activation", "layer_norm", "n_critics", "graph", "runs_dir"),
-)
-"""Options that a resumed run cannot change: they are part of what was learned, or say which run it is."""
-
 STARTED = ("ent_coef", "batch_size")
 """Options whose form auto_X says where something that the run adapts begins: the checkpoint has where it is."""
 
@@ -224,9 +203,9 @@ def resumed_config(run_dir: RunDirectory, overrides: Mapping[str, Any]) -> "RunC
                 f"{as_typed(name, before)}), and takes no other to start with. Use {flag(name)} auto, or a number, "
                 "which stays as it is."
             )
-    for name in FIXED:
-        before, after = getattr(old, name, None), getattr(new, name, None)  # None: not every algorithm has both
-        if before != after:
+    for name, field in type(new).model_fields.items():
+        before, after = getattr(old, name, None), getattr(new, name)  # None: another algorithm's
+        if before != after and metadata(field).get("fixed"):
             raise ConfigError(
                 f"{as_typed(name, after)}: the run was trained with {as_typed(name, before)}, and a resumed run cannot "
                 "change that. Leave it out, or start a new run."

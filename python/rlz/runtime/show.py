@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlz._native import CLOSED, FINISHED, STOPPING
 from rlz.errors import CheckpointError, NoAnswerError, NotServedError
-from rlz.records.runs import RunInfo, last_line, read_run
+from rlz.records.runs import RunInfo, find_run, last_line, read_run
 from rlz.runtime.live import Live
 from rlz.system.files import TEMPORARY
 from rlz.tracking.console import clock, number, ratio
@@ -59,9 +59,7 @@ def show(run: Path, *, window: float = WINDOW_S) -> Iterator[str]:
     TransportError
         It lives, but this process may not look into it.
     """
-    run = run.expanduser().absolute()
-    if not (run / "config.toml").is_file():
-        raise CheckpointError(f"{run} is no run: it has no config.toml. `rlz runs` lists the runs")
+    run = find_run(run)
     info = read_run(run)
     if info.status == "broken":
         raise CheckpointError(f"{run} is broken: {info.problem}")

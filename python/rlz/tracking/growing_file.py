@@ -32,10 +32,6 @@ class GrowingFile:
     path : appended to when it exists.
     lines : records are lines of text; a last line without its end (the process before was killed) is cut off.
     header : first record of an empty file.
-
-    Attributes
-    ----------
-    dropped : records given up because more than `HELD_BYTES` were waiting; the oldest go first.
     """
 
     def __init__(self, path: Path, *, lines: bool, header: bytes = b"") -> None:
@@ -46,7 +42,6 @@ class GrowingFile:
         self._end = -1  # of the last whole record, once the file has been open
         self._held: deque[bytes] = deque()
         self._held_bytes = 0
-        self.dropped = 0
         with suppress(OSError):  # the first record says so again
             self._open()
 
@@ -62,7 +57,6 @@ class GrowingFile:
         self._held_bytes += len(record)
         while self._held_bytes > HELD_BYTES:
             self._held_bytes -= len(self._held.popleft())
-            self.dropped += 1
         self.flush()
 
     def flush(self) -> None:

@@ -126,7 +126,29 @@ class Sink(Protocol):
         """Write out what is held back. Called once."""
 
 
-class MetricsFile:
+class FileSink:
+    """A file that grows. With a record of another kind it tries again to write what the disk has refused."""
+
+    _file: GrowingFile
+
+    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
+        """See `Sink`."""
+        self._file.flush()
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """See `Sink`."""
+        self._file.flush()
+
+    def note(self, text: str) -> None:
+        """See `Sink`."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._file.close()
+
+
+class MetricsFile(FileSink):
     """metrics.jsonl: one flat object per log line, so that pandas reads tags as columns. Lines are whole or absent."""
 
     def __init__(self, path: Path) -> None:
@@ -138,20 +160,8 @@ class MetricsFile:
         line = json.dumps(head | {tag: _number(value) for tag, value in scalars.items()}) + "\n"
         self._file.write(line.encode())
 
-    def evaluation(self, evaluation: Evaluation) -> None:
-        """Evaluations have a file of their own."""
-        self._file.flush()
 
-    def note(self, text: str) -> None:
-        """Events have a file of their own."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-class EvaluationsFile:
+class EvaluationsFile(FileSink):
     """evaluations.csv: one line per evaluation; a resumed run goes on below the old lines."""
 
     def __init__(self, path: Path, log_info: Sequence[str] = ()) -> None:
@@ -161,50 +171,26 @@ class EvaluationsFile:
             self._columns = next(csv.reader(file))  # of a run that goes on
         self._file = GrowingFile(path, lines=True, header=_csv_line(self._columns))
 
-    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
-        """Log lines have a file of their own."""
-        self._file.flush()
-
     def evaluation(self, evaluation: Evaluation) -> None:
         """Append one line."""
         row = evaluation.row()
         self._file.write(_csv_line([row.get(_OLD_NAMES.get(name, name), "") for name in self._columns]))
 
-    def note(self, text: str) -> None:
-        """Events have a file of their own."""
-        self._file.flush()
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-class EventsFile:
+class EventsFile(FileSink):
     """logs/events.log: what happened in words, with local time."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = GrowingFile(path, lines=True)
 
-    def log(self, step: int, wall_s: float, updates: int, scalars: Mapping[str, float]) -> None:
-        """Numbers have files of their own."""
-        self._file.flush()
-
-    def evaluation(self, evaluation: Evaluation) -> None:
-        """Evaluations have a file of their own."""
-        self._file.flush()
-
     def note(self, text: str) -> None:
         """Append one line."""
         self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode())
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
-
-class TensorBoardFile:
-    """TensorBoard events, written record by record with the tensorboard package's own protobufs.
+class TensorBoardFile(FileSink):
+    """TensorBoard events, written record by record with the tensorboard package's own protobufs. Notes are none of it.
 
     Its `EventFileWriter` is left alone: that starts a thread, and imports TensorFlow where one is installed.
     """
@@ -244,10 +230,6 @@ class TensorBoardFile:
         self._write(
             self._event(wall_time=time.time(), step=evaluation.env_steps, summary=self._summary.Summary(value=values))
         )
-
-    def note(self, text: str) -> None:
-        """Events stay out of TensorBoard: it shows texts by tag and step, not as a log."""
-        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""

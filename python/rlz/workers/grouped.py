@@ -124,15 +124,10 @@ class GroupedSampler(Sampler):
         if self._segments and not self._recorder.room(0.0, group.rows):
             self._idle.append(group)
             return None
-        try:
-            limiter = self._streams.limiter
-            granted = limiter.acquire_steps(group.lanes, group.tickets, worker=self._spec.worker_id, timeout=0.0)
-        except WaitTimeoutError:
+        granted = self._acquire(group.lanes, group.tickets, 0.0)
+        if not granted:
             self._idle.append(group)
-            return None
-        if granted == 0:
-            self._idle.append(group)
-            return False
+            return granted if granted is None else False
         return self._choose(group, timeout)
 
     def _choose(self, group: _Group, timeout: float | None) -> bool | None:
@@ -161,16 +156,10 @@ class GroupedSampler(Sampler):
             return self._streams.limiter.state == RUNNING
         group = self._idle[0]
         with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
-            try:
-                limiter = self._streams.limiter
-                granted = limiter.acquire_steps(
-                    group.lanes, group.tickets, worker=self._spec.worker_id, timeout=timeout
-                )
-            except WaitTimeoutError:
-                return True
+            granted = self._acquire(group.lanes, group.tickets, timeout)
         if granted:
             self._choose(self._idle.popleft(), timeout)
-        return granted > 0
+        return granted != 0
 
     def _next(self, timeout: float | None) -> _Group | None:
         """A group whose actions are chosen; waits for an answer when there is none. None: not in time."""

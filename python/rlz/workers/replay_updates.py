@@ -127,9 +127,8 @@ class ReplayUpdates:
 
     def make(self, most: int, learning_rate: float, timeout: float | None) -> int:
         """See `Updates`: one on a batch from the host, all on rows on the device."""
-        if self._seen is not None and self._parts.normalizer is not None:
+        if self._seen is not None:
             self._seen.follow()
-            self._parts.normalizer.refresh()
         if self._data.priority is not None:
             first = self._data.priority.beta
             self._beta = first + (1.0 - first) * self._parts.config.done(self._streams.limiter.env_steps)

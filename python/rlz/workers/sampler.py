@@ -109,17 +109,15 @@ class Sampler:
         limiter = self._streams.limiter
         if self._segments and not self._wait_for_room(timeout):
             return limiter.state == RUNNING
-        try:
-            granted = limiter.acquire_steps(self._lanes, tickets, worker=self._spec.worker_id, timeout=0.0)
-        except WaitTimeoutError:
+        granted = self._acquire(self._lanes, tickets, 0.0)
+        if granted is None:
             self._flush()
             if timeout == 0.0:
                 return True
             with waiting(self._stats, Waiting.LIMITER, Stat.WAIT_LIMITER_S):
-                try:
-                    granted = limiter.acquire_steps(self._lanes, tickets, worker=self._spec.worker_id, timeout=timeout)
-                except WaitTimeoutError:
-                    return True
+                granted = self._acquire(self._lanes, tickets, timeout)
+            if granted is None:
+                return True
         if granted == 0:
             self._flush()
             return False
@@ -179,6 +177,14 @@ class Sampler:
                 self._lengths[i] = state["lengths"][i]
         self._open = self._recorder.open
         self._stats.set(Stat.ROWS_PENDING, float(self._open))
+
+    def _acquire(self, lanes: list[int], tickets: NDArray[np.int64], timeout: float | None) -> int | None:
+        """Take step indices for lanes; how many, 0 at the end of the run, None when there are none in time."""
+        worker = self._spec.worker_id
+        try:
+            return self._streams.limiter.acquire_steps(lanes, tickets, worker=worker, timeout=timeout)
+        except WaitTimeoutError:
+            return None
 
     def _transition(self, i: int, ticket: int, version: int) -> None:
         obs, action, next_obs = self._views[i]

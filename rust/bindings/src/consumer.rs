@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 use rlz_core::queue::Consumer;
 use rlz_core::schema::PlacedField;
 
@@ -128,15 +128,6 @@ impl QueueConsumer {
         let readiness = self.readiness().take();
         py.detach(|| drop(readiness));
         self.consumer.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close(py)
     }
 }
 

@@ -128,15 +128,6 @@ impl InferenceStream {
     fn close(&self) -> Result<()> {
         self.stream.close()
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
-    }
 }
 
 /// Arrays to fill, by field, and their flags; all have as many rows.
@@ -218,15 +209,6 @@ impl InferenceClient {
     fn close(&self) -> Result<()> {
         self.end.close()
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
-    }
 }
 
 struct Answering {
@@ -288,14 +270,5 @@ impl InferenceServer {
 
     fn close(&self) -> Result<()> {
         self.end.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }

@@ -7,6 +7,7 @@ mod array;
 mod borrow;
 mod columns;
 mod consumer;
+mod context;
 mod dense;
 mod descriptor;
 mod doorway;

@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use rlz_core::limiter as core;
 use rlz_core::limiter::rule::Rule;
 
@@ -158,14 +157,5 @@ impl Limiter {
 
     fn close(&self) -> Result<()> {
         self.limiter.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }

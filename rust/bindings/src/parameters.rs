@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use rlz_core::WorkerId;
 use rlz_core::memory::Access;
 use rlz_core::parameters::{self as core, Publication};
@@ -109,15 +108,6 @@ impl ParameterStore {
         drop(self.read_only.lock().unwrap_or_else(PoisonError::into_inner).take());
         Ok(())
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
-    }
 }
 
 #[pyclass(module = "rlz._native", frozen)]
@@ -141,15 +131,6 @@ impl Publisher {
     /// Leave the publisher's place to another one.
     fn close(&self) -> Result<()> {
         self.publisher.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }
 
@@ -202,14 +183,5 @@ impl Subscriber {
     fn close(&self) -> Result<()> {
         self.subscriber.close()?;
         self.store.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }

@@ -184,15 +184,6 @@ impl TrajectoryQueue {
     fn close(&self) -> Result<()> {
         self.queue.close()
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
-    }
 }
 
 #[pyclass(module = "rlz._native", frozen)]
@@ -251,15 +242,6 @@ impl QueueProducer {
 
     fn close(&self) -> Result<()> {
         self.producer.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }
 

@@ -192,15 +192,6 @@ impl Replay {
     fn close(&self) -> Result<()> {
         self.replay.close()
     }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
-    }
 }
 
 /// One path, or several.
@@ -262,15 +253,6 @@ impl ReplaySampler {
 
     fn close(&self) -> Result<()> {
         self.shared.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }
 

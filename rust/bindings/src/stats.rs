@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use rlz_core::stats as core;
 
 use crate::descriptor::borrow;
@@ -94,15 +93,6 @@ impl StatsBoard {
 
     fn close(&self) -> Result<()> {
         self.board.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }
 

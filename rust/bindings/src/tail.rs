@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use rlz_core::replay::{Replay, Tail};
 
 use crate::array::words_mut;
@@ -68,14 +67,5 @@ impl ReplayTail {
 
     fn close(&self) -> Result<()> {
         self.tail.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }

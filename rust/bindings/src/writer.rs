@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict};
 use rlz_core::WorkerId;
 use rlz_core::replay::{FoldedFields, NStepWriter, Replay, Writer};
 
@@ -159,15 +159,6 @@ impl ReplayWriter {
             }
         }
         self.end.close()
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<()> {
-        self.close()
     }
 }
 
