@@ -29,9 +29,6 @@ from rlz.bench.train import (
 METRICS = ("updates_per_s", "first_update_s")
 LIMITS = {"updates_per_s": PEAK}
 
-SETTLE_S = 3.0
-"""After the swap to compiled code, for the choice of threads."""
-
 
 def workload(settings: TrainSettings, peers: Sequence[str], cores: int, *, quick: bool = False) -> Workload:
     """What is measured."""
@@ -94,10 +91,7 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         engine.update(draw(), 3e-4)
         first = time.time() - job["began"]
         limit = time.monotonic() + COMPILE_LIMIT_S
-        while engine.executor == "eager" and time.monotonic() < limit:
-            engine.update(draw(), 3e-4)
-        settled = time.monotonic() + SETTLE_S
-        while time.monotonic() < settled:
+        while not engine.settled and time.monotonic() < limit:
             engine.update(draw(), 3e-4)
         count, begin = 0, time.perf_counter()
         while (passed := time.perf_counter() - begin) < job["seconds"]:
