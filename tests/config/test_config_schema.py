@@ -9,6 +9,7 @@ from rlz.algorithms.settings import learning_rate_factor
 from rlz.config import RunConfig, read_config, run_config
 from rlz.config.model import config_type
 from rlz.config.overrides import expects
+from rlz.config.presets import presets
 from rlz.errors import ConfigError
 from rlz.options.option import metadata
 
@@ -311,3 +312,8 @@ def test_a_resumed_run_cannot_change_what_was_learned() -> None:
     assert fixed("sac", "env", "seed", "gamma", "hidden", "network", "normalize_obs", "graph", "log_info") == {True}
     assert fixed("dqn", "dueling", "n_step_return", "priority_alpha") == fixed("ppo", "shared_network") == {True}
     assert fixed("sac", "total_timesteps", "target_critics", "samplers", "learning_rate", "eval_every") == {False}
+
+
+def test_a_class_without_a_name_has_no_presets() -> None:
+    """Of a notebook: its text is longer than the name of a file may be."""
+    assert presets("pickle:" + 400 * "A", "CartPole-v1") == []

@@ -22,8 +22,8 @@ def presets(algo: str, env: str) -> list[Preset]:
     """
     name = f"{algo}.toml"
     file = files("rlz").joinpath("configs", name)
-    if not file.is_file():
-        return []  # an algorithm of a user's own
+    if ":" in algo or not file.is_file():  # an algorithm of a user's own; one without a name is too long for a file's
+        return []
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     found = [Preset(f"preset {name} [defaults]", content.get("defaults", {}))]
     sections: dict[str, dict[str, Any]] = content.get("env", {})
