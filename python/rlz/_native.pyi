@@ -62,6 +62,7 @@ __all__ = [
     "dense_kept",
     "dense_peak",
     "dense_threads",
+    "memory_limits",
 ]
 
 __version__: Final[str]
@@ -1010,6 +1011,14 @@ def bind_to_parent(parent_pid: int) -> None:
 
 def check_shared_memory(nbytes: int) -> None:
     """SharedMemoryError when a memfd of that size cannot be populated."""
+
+def memory_limits(root: _Path) -> list[tuple[int, str]]:
+    """Bytes that may still be taken under every memory limit of this process, and its name; the tightest first.
+
+    Parameters
+    ----------
+    root : where /proc and the cgroup mounts are looked for.
+    """
 
 def dense_threads(threads: int) -> None:
     """Threads of the dense layers from now on (1 to 1024); 1 at first."""

@@ -1,8 +1,12 @@
-import resource
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from rlz._native import check_shared_memory
 from rlz.config import run_config
 from rlz.config.model import ask
 from rlz.envs.spaces import EnvSpec
@@ -65,10 +69,23 @@ def test_a_v1_cgroup_without_a_limit_is_none(machine: Path) -> None:
     assert [limit.available // MIB for limit in limits(machine)] == [8192]
 
 
-def test_the_address_space_limit_counts(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(machine, "proc/self/status", f"Name: x\nVmSize: {100 * 1024} kB\n")
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (150 * MIB, 150 * MIB))
-    assert limits(machine)[0].available == 50 * MIB
+def test_the_address_space_limit_counts() -> None:
+    code = (
+        "import resource, rlz.system.memory as memory\n"
+        "assert not any('ulimit' in limit.name for limit in memory.limits())\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))\n"
+        "print([limit.available for limit in memory.limits() if 'ulimit -v' in limit.name])"
+    )
+    found = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert len(found) == 1
+    assert 0.9 * 2**40 < found[0] < 2**40
+
+
+def test_a_refusal_before_a_run_and_one_of_the_transport_see_the_same() -> None:
+    """The tightest limit of this process is the one that a segment larger than it is refused with."""
+    tightest = limits()[0]
+    with pytest.raises(SharedMemoryError, match=re.escape(f"are available: {tightest.name}")):
+        check_shared_memory(2 * tightest.available + 2**30)
 
 
 def test_a_buffer_that_does_not_fit_is_refused_with_figures_and_a_fix(machine: Path) -> None:

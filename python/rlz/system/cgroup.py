@@ -42,15 +42,6 @@ def memory_limit(folder: Path) -> int | None:
     return None if found is None or found >= _UNLIMITED else found
 
 
-def memory_used(folder: Path) -> int | None:
-    """Bytes that a cgroup uses, without page cache that the kernel can drop; None: not known."""
-    used = _first_number(folder, "memory.current", "memory.usage_in_bytes")
-    stat = dict(line.split(" ", 1) for line in lines(folder / "memory.stat") if " " in line)
-    # Version 1 counts cgroups below this one in "total_" only.
-    cache = stat.get("total_inactive_file", stat.get("inactive_file", "0"))
-    return None if used is None else max(0, used - int(cache))
-
-
 def cpu_quota(proc: Path = PROC, usual: Path = USUAL) -> float | None:
     """Cores that this process may use by the smallest quota of its cgroups; None: no quota."""
     quotas = []

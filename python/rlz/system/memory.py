@@ -3,12 +3,10 @@
 A container's limit is noticed by nobody otherwise: there the kernel kills a process without a word.
 """
 
-import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlz.system import cgroup
-from rlz.system.kernel_files import lines
+from rlz import _native
 
 MIB = 1024 * 1024
 
@@ -37,36 +35,7 @@ def limits(root: Path = Path("/")) -> list[Limit]:
     ----------
     root : where /proc and the cgroup mounts are looked for (tests).
     """
-    found = [*_machine(root), *_cgroups(root), *_address_space(root)]
-    return sorted(found, key=lambda limit: limit.available)
-
-
-def _machine(root: Path) -> list[Limit]:
-    for line in lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return [Limit("free memory of this machine (MemAvailable)", int(line.split()[1]) * 1024)]
-    return []
-
-
-def _address_space(root: Path) -> list[Limit]:
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY:
-        return []
-    used = 0
-    for line in lines(root / "proc/self/status"):
-        if line.startswith("VmSize:"):
-            used = int(line.split()[1]) * 1024
-    return [Limit("limit of the address space (ulimit -v)", max(0, soft - used))]
-
-
-def _cgroups(root: Path) -> list[Limit]:
-    found = []
-    for folder in cgroup.folders("memory", root / "proc", root / "sys/fs/cgroup"):
-        most, used = cgroup.memory_limit(folder), cgroup.memory_used(folder)
-        if most is not None and used is not None:
-            name = f"memory limit of the container or cgroup (/{folder.relative_to(root)})"
-            found.append(Limit(name, max(0, most - used)))
-    return found
+    return [Limit(name, available) for available, name in _native.memory_limits(root)]
 
 
 def in_words(nbytes: int) -> str:

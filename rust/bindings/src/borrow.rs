@@ -146,7 +146,7 @@ fn expected<T: Kind>(shape: &[Dim], how: &str) -> String {
     format!("a {how}C-contiguous {} array of shape ({}{comma})", numpy_name(T::DTYPE), sizes.join(", "))
 }
 
-fn busy(name: &str) -> Failure {
+pub(crate) fn busy(name: &str) -> Failure {
     Failure::value(format!(
         "{name}: the array is in use by another call (of another thread, or given twice): use an array for each"
     ))

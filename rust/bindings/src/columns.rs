@@ -4,11 +4,12 @@ use numpy::PyUntypedArray;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyTuple};
 use rlz_core::schema::{PlacedField, Schema};
 
 use crate::array::numpy_kind;
 use crate::failure::{Failure, Result};
+use crate::whole;
 
 /// The structured dtype of a packed row: `rows.view(dtype)` gives the fields.
 pub(crate) fn row_dtype<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyAny>> {
@@ -44,6 +45,7 @@ impl Batches {
         match rows.extract::<i64>().ok().map(usize::try_from) {
             Some(Ok(size)) if size > 0 => Ok(Some(size)),
             Some(_) => Err(Failure::value(format!("rows: given {rows}, expected at least 1"))),
+            None if rows.is_instance_of::<PyInt>() => Ok(Some(whole::rows(rows)?)),
             None => Ok(None),
         }
     }

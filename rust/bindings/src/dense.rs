@@ -16,6 +16,7 @@ use rlz_core::dense::{Isa, Machine, Rows, Shape, Step, Wanted, adam, backward, c
 use rlz_core::sync::{Ordering, StaticU64};
 
 use crate::failure::{Failure, Result};
+use crate::whole;
 
 static THREADS: StaticU64 = StaticU64::new(1);
 
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn rlz_dense_kept(numbers: *const i64, count: usize) -> us
 
 /// Threads of the calls from now on.
 #[pyfunction]
-pub(crate) fn dense_threads(threads: usize) -> Result<()> {
+pub(crate) fn dense_threads(#[pyo3(from_py_with = whole::threads)] threads: usize) -> Result<()> {
     if !(1..=1024).contains(&threads) {
         return Err(Failure::value(format!("threads: given {threads}, expected 1 to 1024")));
     }
@@ -184,7 +185,7 @@ pub(crate) fn dense_threads(threads: usize) -> Result<()> {
 
 /// Numbers that a forward pass keeps for the gradient, for each row.
 #[pyfunction]
-pub(crate) fn dense_kept(shape: Vec<i64>) -> Result<usize> {
+pub(crate) fn dense_kept(#[pyo3(from_py_with = whole::shape)] shape: Vec<i64>) -> Result<usize> {
     Ok(Shape::parse(&shape)?.kept())
 }
 

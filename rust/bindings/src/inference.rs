@@ -11,15 +11,16 @@ use rlz_core::inference::{self as core, Inference};
 use rlz_core::memory::words::bytes_of;
 use rlz_core::schema::{PlacedField, Schema};
 
-use crate::borrow::{Dim, Flag, filling, reading};
+use crate::borrow::{Dim, filling, reading};
 use crate::columns::{in_order, wrong_names};
-use crate::consumer::Column;
+use crate::consumer::{Column, disjoint, flags};
 use crate::descriptor::{borrow, fields_from};
 use crate::doorway::{Handle, seconds, wait, worker as worker_id};
 use crate::failure::{Failure, Result};
 use crate::queue::lock;
 use crate::replay::Placed;
 use crate::row::Row;
+use crate::whole;
 
 const STREAM: &str = "inference stream";
 
@@ -49,15 +50,15 @@ impl InferenceStream {
         py: Python<'_>,
         request: &Bound<'_, PyAny>,
         answer: &Bound<'_, PyAny>,
-        lanes: usize,
-        run_id: u64,
+        #[pyo3(from_py_with = whole::lanes)] lanes: usize,
+        #[pyo3(from_py_with = whole::run_id)] run_id: u64,
     ) -> Result<Self> {
         let (request, answer) = (fields_from(request)?, fields_from(answer)?);
         Ok(Self::new(py.detach(|| Inference::create(&request, &answer, lanes, run_id))?))
     }
 
     #[staticmethod]
-    fn attach(fd: i32) -> Result<Self> {
+    fn attach(#[pyo3(from_py_with = whole::fd)] fd: i32) -> Result<Self> {
         Ok(Self::new(Inference::attach(borrow(&fd)?)?))
     }
 
@@ -91,8 +92,8 @@ impl InferenceStream {
     fn client(
         &self,
         py: Python<'_>,
-        groups: Vec<Vec<usize>>,
-        worker: u64,
+        #[pyo3(from_py_with = whole::groups)] groups: Vec<Vec<usize>>,
+        #[pyo3(from_py_with = whole::worker)] worker: u64,
         timeout: Option<f64>,
     ) -> Result<InferenceClient> {
         let (stream, worker) = (self.stream.get()?, worker_id(worker)?);
@@ -102,13 +103,13 @@ impl InferenceStream {
     }
 
     #[pyo3(signature = (*, worker))]
-    fn server(&self, worker: u64) -> Result<InferenceServer> {
+    fn server(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<InferenceServer> {
         let stream = self.stream.get()?;
         let end = Answering { server: stream.server(worker_id(worker)?)?, row: Row::new(stream.answer()) };
         Ok(InferenceServer { end: Handle::new("inference server", Arc::new(Mutex::new(end))) })
     }
 
-    fn reap(&self, worker: u64) -> Result<(usize, usize)> {
+    fn reap(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<(usize, usize)> {
         let core::Reaped { lanes, returned } = self.stream.get()?.reap(worker_id(worker)?)?;
         Ok((lanes, returned))
     }
@@ -130,23 +131,21 @@ impl InferenceStream {
     }
 }
 
-/// Arrays to fill, by field, and their flags; all have as many rows.
-fn columns<'py>(
-    arrays: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
+/// Arrays to fill, by field; all have as many rows.
+fn columns(
+    arrays: &[(Bound<'_, PyAny>, Bound<'_, PyAny>)],
     schema: &Schema,
-    into: &Bound<'py, PyDict>,
+    into: &Bound<'_, PyDict>,
     size: &mut Option<usize>,
-) -> Result<(Vec<Column>, Vec<Flag<'py>>)> {
-    let mut both = (Vec::with_capacity(arrays.len()), Vec::with_capacity(arrays.len()));
+) -> Result<Vec<Column>> {
+    let mut columns = Vec::with_capacity(arrays.len());
     for (name, array) in arrays {
         let name: String = name.extract()?;
         let placed = schema.fields().iter().find(|placed| placed.field.name == name);
         let placed = placed.ok_or_else(|| wrong_names(schema.fields(), into))?;
-        let (column, flag) = Column::new(&name, array, placed, size)?;
-        both.0.push(column);
-        both.1.push(flag);
+        columns.push(Column::new(&name, array, placed, size)?);
     }
-    Ok(both)
+    Ok(columns)
 }
 
 struct Asking {
@@ -164,10 +163,10 @@ impl InferenceClient {
     #[pyo3(signature = (group, fields, *, notes=None, which=None))]
     fn ask(
         &self,
-        group: usize,
+        #[pyo3(from_py_with = whole::group)] group: usize,
         fields: &Bound<'_, PyDict>,
         notes: Option<&Bound<'_, PyAny>>,
-        which: Option<Vec<usize>>,
+        #[pyo3(from_py_with = whole::which)] which: Option<Vec<usize>>,
     ) -> Result<()> {
         let end = self.end.get()?;
         let Asking { client, row: packed } = &mut *lock(&end)?;
@@ -190,13 +189,19 @@ impl InferenceClient {
     }
 
     #[pyo3(signature = (group, into, *, notes=None))]
-    fn take(&self, group: usize, into: &Bound<'_, PyDict>, notes: Option<&Bound<'_, PyAny>>) -> Result<usize> {
+    fn take(
+        &self,
+        #[pyo3(from_py_with = whole::group)] group: usize,
+        into: &Bound<'_, PyDict>,
+        notes: Option<&Bound<'_, PyAny>>,
+    ) -> Result<usize> {
         let end = self.end.get()?;
         let Asking { client, .. } = &mut *lock(&end)?;
         let lanes = client.lanes(group)?;
         let stream = client.stream().clone();
         let arrays: Vec<_> = into.iter().collect();
-        let (columns, _flags) = columns(&arrays, stream.answer(), into, &mut Some(lanes))?;
+        let columns = columns(&arrays, stream.answer(), into, &mut Some(lanes))?;
+        let _flags = if disjoint(columns.iter()) { Vec::new() } else { flags(&arrays, &columns)? };
         let mut notes = notes.map(|array| filling::<u64>("notes", array, &[Dim::Exactly(lanes)])).transpose()?;
         Ok(client.take(group, |at, row, note| {
             columns.iter().for_each(|column| column.store(at, bytes_of(row)));
@@ -239,7 +244,8 @@ impl InferenceServer {
         // Holds the arrays: the dict could be changed while the GIL is not held.
         let arrays: Vec<_> = into.iter().collect();
         let mut size = None;
-        let (columns, _flags) = columns(&arrays, stream.request(), into, &mut size)?;
+        let columns = columns(&arrays, stream.request(), into, &mut size)?;
+        let _flags = flags(&arrays, &columns)?;
         let size = size.ok_or_else(|| Failure::value("into: expected at least one field of a request"))?;
         let shape = [Dim::Exactly(size)];
         let mut notes = notes.map(|array| filling::<u64>("notes", array, &shape)).transpose()?;
@@ -260,7 +266,7 @@ impl InferenceServer {
     }
 
     #[pyo3(signature = (fields, *, note=0))]
-    fn answer(&self, fields: &Bound<'_, PyDict>, note: u64) -> Result<usize> {
+    fn answer(&self, fields: &Bound<'_, PyDict>, #[pyo3(from_py_with = whole::note)] note: u64) -> Result<usize> {
         let end = self.end.get()?;
         let Answering { server, row: packed } = &mut *lock(&end)?;
         let arrays = in_order(packed.fields(), fields)?;

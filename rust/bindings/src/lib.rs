@@ -28,6 +28,7 @@ mod sampler;
 mod segment;
 mod stats;
 mod tail;
+mod whole;
 mod writer;
 
 // The GIL orders what the borrow flags and the segments do: a build of Python without it takes it back for this module.
@@ -87,7 +88,7 @@ mod _native {
     use crate::dense::{dense_instructions, dense_kept, dense_peak, dense_threads};
 
     #[pymodule_export]
-    use crate::memory::check_shared_memory;
+    use crate::memory::{check_shared_memory, memory_limits};
     #[pymodule_export]
     use crate::process::bind_to_parent;
 }

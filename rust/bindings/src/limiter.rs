@@ -11,6 +11,7 @@ use crate::borrow::{Dim, filling};
 use crate::descriptor::borrow;
 use crate::doorway::{Handle, wait, worker as worker_id};
 use crate::failure::Result;
+use crate::whole;
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct Limiter {
@@ -29,21 +30,21 @@ impl Limiter {
     #[pyo3(signature = (*, lanes, total_timesteps, learning_starts, ratio, slack, run_id=0, env_steps=0, updates=0))]
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn create(
-        lanes: usize,
-        total_timesteps: u64,
-        learning_starts: u64,
-        ratio: Option<(u64, u64)>,
+        #[pyo3(from_py_with = whole::lanes)] lanes: usize,
+        #[pyo3(from_py_with = whole::total_timesteps)] total_timesteps: u64,
+        #[pyo3(from_py_with = whole::learning_starts)] learning_starts: u64,
+        #[pyo3(from_py_with = whole::ratio)] ratio: Option<(u64, u64)>,
         slack: f64,
-        run_id: u64,
-        env_steps: u64,
-        updates: u64,
+        #[pyo3(from_py_with = whole::run_id)] run_id: u64,
+        #[pyo3(from_py_with = whole::env_steps)] env_steps: u64,
+        #[pyo3(from_py_with = whole::updates)] updates: u64,
     ) -> Result<Self> {
         let rule = Rule::new(total_timesteps, learning_starts, ratio, slack)?;
         Ok(Self::new(core::Limiter::create(rule, lanes, run_id, env_steps, updates)?))
     }
 
     #[staticmethod]
-    fn attach(fd: i32) -> Result<Self> {
+    fn attach(#[pyo3(from_py_with = whole::fd)] fd: i32) -> Result<Self> {
         Ok(Self::new(core::Limiter::attach(borrow(&fd)?)?))
     }
 
@@ -102,7 +103,7 @@ impl Limiter {
         Ok(self.limiter.get()?.step_limit()?)
     }
 
-    fn set_step_limit(&self, index: u64) -> Result<()> {
+    fn set_step_limit(&self, #[pyo3(from_py_with = whole::index)] index: u64) -> Result<()> {
         Ok(self.limiter.get()?.set_step_limit(index)?)
     }
 
@@ -114,9 +115,9 @@ impl Limiter {
     fn acquire_steps(
         &self,
         py: Python<'_>,
-        lanes: Vec<usize>,
+        #[pyo3(from_py_with = whole::lanes)] lanes: Vec<usize>,
         tickets: &Bound<'_, PyAny>,
-        worker: u64,
+        #[pyo3(from_py_with = whole::worker)] worker: u64,
         timeout: Option<f64>,
     ) -> Result<usize> {
         let (limiter, worker) = (self.limiter.get()?, worker_id(worker)?);
@@ -125,17 +126,23 @@ impl Limiter {
         wait(py, timeout, |timeout, between| limiter.acquire_steps(&lanes, tickets, worker, timeout, between))
     }
 
-    fn complete_step(&self, lane: usize) -> Result<()> {
+    fn complete_step(&self, #[pyo3(from_py_with = whole::lane)] lane: usize) -> Result<()> {
         Ok(self.limiter.get()?.complete_step(lane)?)
     }
 
     #[pyo3(signature = (most, *, worker, timeout=None))]
-    fn acquire_updates(&self, py: Python<'_>, most: u64, worker: u64, timeout: Option<f64>) -> Result<u64> {
+    fn acquire_updates(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::most)] most: u64,
+        #[pyo3(from_py_with = whole::worker)] worker: u64,
+        timeout: Option<f64>,
+    ) -> Result<u64> {
         let (limiter, worker) = (self.limiter.get()?, worker_id(worker)?);
         wait(py, timeout, |timeout, between| limiter.acquire_updates(most, worker, timeout, between))
     }
 
-    fn complete_updates(&self, count: u64) -> Result<()> {
+    fn complete_updates(&self, #[pyo3(from_py_with = whole::count)] count: u64) -> Result<()> {
         Ok(self.limiter.get()?.complete_updates(count)?)
     }
 
@@ -151,7 +158,7 @@ impl Limiter {
         Ok(self.limiter.get()?.close()?)
     }
 
-    fn reap(&self, worker: u64) -> Result<()> {
+    fn reap(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<()> {
         Ok(self.limiter.get()?.reap(worker_id(worker)?)?)
     }
 

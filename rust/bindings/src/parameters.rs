@@ -13,6 +13,7 @@ use crate::descriptor::{borrow, field_tuple, fields_from};
 use crate::doorway::{Handle, wait, worker as worker_id};
 use crate::failure::Result;
 use crate::policy::Tensor;
+use crate::whole;
 
 const STREAM: &str = "parameter store";
 
@@ -32,14 +33,24 @@ impl ParameterStore {
 impl ParameterStore {
     #[staticmethod]
     #[pyo3(signature = (manifest, *, leases=1, run_id=0, version=0))]
-    fn create(py: Python<'_>, manifest: &Bound<'_, PyAny>, leases: usize, run_id: u64, version: u64) -> Result<Self> {
+    fn create(
+        py: Python<'_>,
+        manifest: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = whole::leases)] leases: usize,
+        #[pyo3(from_py_with = whole::run_id)] run_id: u64,
+        #[pyo3(from_py_with = whole::version)] version: u64,
+    ) -> Result<Self> {
         let fields = fields_from(manifest)?;
         Ok(Self::new(py.detach(|| core::ParameterStore::create_after(version, &fields, leases, run_id))?))
     }
 
     #[staticmethod]
     #[pyo3(signature = (control_fd, payload_fd, *, writable=false))]
-    fn attach(control_fd: i32, payload_fd: i32, writable: bool) -> Result<Self> {
+    fn attach(
+        #[pyo3(from_py_with = whole::control_fd)] control_fd: i32,
+        #[pyo3(from_py_with = whole::payload_fd)] payload_fd: i32,
+        writable: bool,
+    ) -> Result<Self> {
         Ok(Self::new(core::ParameterStore::attach(borrow(&control_fd)?, borrow(&payload_fd)?, writable)?))
     }
 
@@ -83,20 +94,20 @@ impl ParameterStore {
     }
 
     #[pyo3(signature = (*, worker))]
-    fn publisher(&self, worker: u64) -> Result<Publisher> {
+    fn publisher(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<Publisher> {
         let publisher = self.store.get()?.publisher(worker_id(worker)?)?;
         Ok(Publisher { publisher: Handle::new("publisher", Arc::new(Mutex::new(publisher))) })
     }
 
     #[pyo3(signature = (*, worker=None))]
-    fn subscriber(&self, worker: Option<u64>) -> Result<Subscriber> {
+    fn subscriber(&self, #[pyo3(from_py_with = whole::worker)] worker: Option<u64>) -> Result<Subscriber> {
         const END: &str = "subscriber";
         let (store, worker) = (self.store.get()?, worker.map(worker_id).transpose()?);
         let subscriber = Arc::new(Mutex::new(store.subscriber(worker)));
         Ok(Subscriber { store: Handle::new(END, store), subscriber: Handle::new(END, subscriber), worker })
     }
 
-    fn reap(&self, worker: u64) -> Result<()> {
+    fn reap(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<()> {
         let store = self.store.get()?;
         store.check_writable()?;
         store.reap(worker_id(worker)?);
@@ -118,7 +129,13 @@ pub(crate) struct Publisher {
 #[pymethods]
 impl Publisher {
     #[pyo3(signature = (parameters, *, env_steps=0, updates=0))]
-    fn publish(&self, py: Python<'_>, parameters: &Bound<'_, PyAny>, env_steps: u64, updates: u64) -> Result<u64> {
+    fn publish(
+        &self,
+        py: Python<'_>,
+        parameters: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = whole::env_steps)] env_steps: u64,
+        #[pyo3(from_py_with = whole::updates)] updates: u64,
+    ) -> Result<u64> {
         let publisher = self.publisher.get()?;
         let bytes = reading::<u8>("parameters", parameters, &[Dim::Any("bytes")])?;
         let bytes = &*bytes;
@@ -168,13 +185,23 @@ impl Subscriber {
     }
 
     #[pyo3(signature = (version, *, timeout=None))]
-    fn wait_newer(&self, py: Python<'_>, version: u64, timeout: Option<f64>) -> Result<u64> {
+    fn wait_newer(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::version)] version: u64,
+        timeout: Option<f64>,
+    ) -> Result<u64> {
         let store = self.store.get()?;
         wait(py, timeout, |timeout, between| store.wait_newer(self.worker, version, timeout, between))
     }
 
     #[pyo3(signature = (env_steps, *, timeout=None))]
-    fn wait_env_steps(&self, py: Python<'_>, env_steps: u64, timeout: Option<f64>) -> Result<u64> {
+    fn wait_env_steps(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::env_steps)] env_steps: u64,
+        timeout: Option<f64>,
+    ) -> Result<u64> {
         let store = self.store.get()?;
         wait(py, timeout, |timeout, between| store.wait_env_steps(self.worker, env_steps, timeout, between))
     }

@@ -5,6 +5,7 @@ use rlz_core::phases as core;
 
 use crate::failure::Result;
 use crate::stats::StatsBoard;
+use crate::whole;
 
 #[pyclass(module = "rlz._native")]
 pub(crate) struct PhaseClock {
@@ -17,11 +18,15 @@ pub(crate) struct PhaseClock {
 impl PhaseClock {
     #[new]
     #[pyo3(signature = (stats, slot, trace=None))]
-    fn new(stats: Py<StatsBoard>, slot: usize, trace: Option<Py<StatsBoard>>) -> Self {
+    fn new(
+        stats: Py<StatsBoard>,
+        #[pyo3(from_py_with = whole::slot)] slot: usize,
+        trace: Option<Py<StatsBoard>>,
+    ) -> Self {
         Self { stats, trace, clock: core::PhaseClock::new(slot) }
     }
 
-    fn enter(&mut self, phase: usize) -> Result<()> {
+    fn enter(&mut self, #[pyo3(from_py_with = whole::phase)] phase: usize) -> Result<()> {
         self.go_to(Some(phase))
     }
 

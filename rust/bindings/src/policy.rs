@@ -9,6 +9,7 @@ use crate::borrow::{Dim, reading};
 use crate::doorway::seed as seed_words;
 use crate::failure::{Failure, Result};
 use crate::parameters::Subscriber;
+use crate::whole;
 
 /// (name, dtype, shape) as Python sees a tensor.
 pub(crate) type Tensor<'py> = (String, &'static str, Bound<'py, PyTuple>);
@@ -50,15 +51,15 @@ impl Policy {
     #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn new(
         py: Python<'_>,
-        obs_dim: usize,
-        action_dim: usize,
-        hidden: Vec<usize>,
+        #[pyo3(from_py_with = whole::obs_dim)] obs_dim: usize,
+        #[pyo3(from_py_with = whole::action_dim)] action_dim: usize,
+        #[pyo3(from_py_with = whole::hidden)] hidden: Vec<usize>,
         activation: &str,
         layer_norm: bool,
         head: &str,
         seed: &Bound<'_, PyAny>,
         exploration_noise: f32,
-        choices: Vec<usize>,
+        #[pyo3(from_py_with = whole::choices)] choices: Vec<usize>,
         epsilon: Option<EpsilonItems>,
         value: &str,
         obs_clip: Option<f32>,

@@ -13,6 +13,7 @@ use crate::columns::Batches;
 use crate::failure::{Failure, Result};
 use crate::replay::rows_of;
 use crate::sampler::Shared;
+use crate::whole;
 
 /// Fields by name, ids, weights.
 type Drawn<'py> = (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>);
@@ -43,7 +44,7 @@ impl PrioritizedSampler {
         ids: Option<&Bound<'py, PyAny>>,
         weights: Option<&Bound<'py, PyAny>>,
         meta: Option<&Bound<'py, PyAny>>,
-        threads: usize,
+        #[pyo3(from_py_with = whole::threads)] threads: usize,
     ) -> Result<Option<Drawn<'py>>> {
         let replay = self.shared.replay()?;
         let made = Batches::size(rows)?;
@@ -123,7 +124,11 @@ impl PrioritizedSampler {
         self.shared.with(py, |sampler| sampler.set_state(value))
     }
 
-    fn weights<'py>(&self, py: Python<'py>, lane: usize) -> Result<LaneWeights<'py>> {
+    fn weights<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
+    ) -> Result<LaneWeights<'py>> {
         let core::LaneWeights { first, position, weights } = self.shared.with(py, |sampler| sampler.weights(lane))?;
         Ok((first, position, PyArray1::from_vec(py, weights)))
     }
@@ -131,9 +136,9 @@ impl PrioritizedSampler {
     fn restore_weights(
         &self,
         py: Python<'_>,
-        lane: usize,
-        first: u64,
-        position: usize,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
+        #[pyo3(from_py_with = whole::first)] first: u64,
+        #[pyo3(from_py_with = whole::position)] position: usize,
         weights: &Bound<'_, PyAny>,
         largest: f64,
     ) -> Result<usize> {

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpgid, getpid, getppid, pidfd_open, setpgid};
 
 use crate::failure::{Failure, Result};
+use crate::whole;
 
 /// Stack of the watcher: it calls poll and kill.
 const WATCHER_STACK: usize = 64 << 10;
@@ -32,7 +33,7 @@ fn death_signal() -> libc::c_int {
 /// *thread* that spawned, and is lost when the parent dies before it is set. The pidfd follows the process, but the
 /// watcher needs a moment of a processor.
 #[pyfunction]
-pub(crate) fn bind_to_parent(parent_pid: i32) -> Result<()> {
+pub(crate) fn bind_to_parent(#[pyo3(from_py_with = whole::parent_pid)] parent_pid: i32) -> Result<()> {
     static BOUND: Mutex<Option<i32>> = Mutex::new(None);
     let mut bound = BOUND.lock().map_err(|_| Failure::value("bind_to_parent failed before"))?;
     match *bound {

@@ -17,6 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::replay::Placed;
 use crate::row::put_value;
 use crate::segment::WriteSegment;
+use crate::whole;
 
 const STREAM: &str = "trajectory queue";
 
@@ -64,11 +65,11 @@ impl TrajectoryQueue {
     fn create(
         py: Python<'_>,
         fields: &Bound<'_, PyAny>,
-        slots: usize,
-        run_id: u64,
+        #[pyo3(from_py_with = whole::slots)] slots: usize,
+        #[pyo3(from_py_with = whole::run_id)] run_id: u64,
         when_full: &str,
         redelivery: &str,
-        max_deliveries: u64,
+        #[pyo3(from_py_with = whole::max_deliveries)] max_deliveries: u64,
     ) -> Result<Self> {
         let fields = fields_from(fields)?;
         let options = Options {
@@ -81,7 +82,7 @@ impl TrajectoryQueue {
     }
 
     #[staticmethod]
-    fn attach(fd: i32) -> Result<Self> {
+    fn attach(#[pyo3(from_py_with = whole::fd)] fd: i32) -> Result<Self> {
         Ok(Self::new(core::Queue::attach(borrow(&fd)?)?))
     }
 
@@ -135,18 +136,18 @@ impl TrajectoryQueue {
     }
 
     #[pyo3(signature = (*, worker))]
-    fn producer(&self, worker: u64) -> Result<QueueProducer> {
+    fn producer(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<QueueProducer> {
         let producer = self.queue.get()?.producer(worker_id(worker)?)?;
         Ok(QueueProducer { producer: Handle::new("queue producer", Arc::new(Mutex::new(producer))) })
     }
 
     #[pyo3(signature = (*, worker))]
-    fn consumer(&self, worker: u64) -> Result<QueueConsumer> {
+    fn consumer(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<QueueConsumer> {
         let consumer = self.queue.get()?.consumer(worker_id(worker)?)?;
         Ok(QueueConsumer::new(consumer))
     }
 
-    fn reap(&self, worker: u64) -> Result<(usize, usize, usize)> {
+    fn reap(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<(usize, usize, usize)> {
         let core::Reaped { reclaimed, redelivered, dropped } = self.queue.get()?.reap(worker_id(worker)?)?;
         Ok((reclaimed, redelivered, dropped))
     }
@@ -210,7 +211,7 @@ impl QueueProducer {
         py: Python<'_>,
         segment: Option<&Bound<'_, PyDict>>,
         timeout: Option<f64>,
-        note: u64,
+        #[pyo3(from_py_with = whole::note)] note: u64,
         fields: Option<&Bound<'_, PyDict>>,
     ) -> Result<Option<u64>> {
         let fields = match (segment, fields) {

@@ -17,6 +17,7 @@ use crate::failure::Result;
 use crate::prioritized::PrioritizedSampler;
 use crate::sampler::Shared;
 use crate::tail::ReplayTail;
+use crate::whole;
 use crate::writer::ReplayWriter;
 
 const STREAM: &str = "replay buffer";
@@ -42,9 +43,9 @@ impl Replay {
     fn create(
         py: Python<'_>,
         fields: &Bound<'_, PyAny>,
-        buffer_size: usize,
-        lanes: usize,
-        run_id: u64,
+        #[pyo3(from_py_with = whole::buffer_size)] buffer_size: usize,
+        #[pyo3(from_py_with = whole::lanes)] lanes: usize,
+        #[pyo3(from_py_with = whole::run_id)] run_id: u64,
     ) -> Result<Self> {
         let fields = fields_from(fields)?;
         // Touches every page of the buffer.
@@ -52,7 +53,7 @@ impl Replay {
     }
 
     #[staticmethod]
-    fn attach(fd: i32) -> Result<Self> {
+    fn attach(#[pyo3(from_py_with = whole::fd)] fd: i32) -> Result<Self> {
         Ok(Self::new(core::Replay::attach(borrow(&fd)?)?))
     }
 
@@ -110,7 +111,12 @@ impl Replay {
     }
 
     #[pyo3(signature = (lanes, *, worker, n_step=1))]
-    fn writer(&self, lanes: Vec<usize>, worker: u64, n_step: usize) -> Result<ReplayWriter> {
+    fn writer(
+        &self,
+        #[pyo3(from_py_with = whole::lanes)] lanes: Vec<usize>,
+        #[pyo3(from_py_with = whole::worker)] worker: u64,
+        #[pyo3(from_py_with = whole::n_step)] n_step: usize,
+    ) -> Result<ReplayWriter> {
         ReplayWriter::new(&*self.replay.get()?, &lanes, worker_id(worker)?, n_step)
     }
 
@@ -138,15 +144,15 @@ impl Replay {
         Ok(ReplayTail::new(&*self.replay.get()?))
     }
 
-    fn reap(&self, worker: u64) -> Result<usize> {
+    fn reap(&self, #[pyo3(from_py_with = whole::worker)] worker: u64) -> Result<usize> {
         Ok(self.replay.get()?.reap(worker_id(worker)?)?)
     }
 
     fn read_rows(
         &self,
         py: Python<'_>,
-        lane: usize,
-        first_ticket: u64,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
+        #[pyo3(from_py_with = whole::first_ticket)] first_ticket: u64,
         rows: &Bound<'_, PyAny>,
         meta: &Bound<'_, PyAny>,
     ) -> Result<usize> {
@@ -161,10 +167,10 @@ impl Replay {
     fn restore_rows(
         &self,
         py: Python<'_>,
-        lane: usize,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
         rows: &Bound<'_, PyAny>,
         meta: &Bound<'_, PyAny>,
-        worker: u64,
+        #[pyo3(from_py_with = whole::worker)] worker: u64,
     ) -> Result<()> {
         let (replay, worker) = (self.replay.get()?, worker_id(worker)?);
         let rows = reading::<u8>("rows", rows, &rows_of(&replay))?;
@@ -174,13 +180,24 @@ impl Replay {
     }
 
     #[pyo3(signature = (path, *, ranges=None))]
-    fn save(&self, py: Python<'_>, path: PathBuf, ranges: Option<Vec<(usize, u64, u64)>>) -> Result<u64> {
+    fn save(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        #[pyo3(from_py_with = whole::ranges)] ranges: Option<Vec<(usize, u64, u64)>>,
+    ) -> Result<u64> {
         let replay = self.replay.get()?;
         wait(py, None, |_, between| replay.save(&path, ranges.as_deref(), between))
     }
 
     #[pyo3(signature = (path, *, worker, open_episodes=false))]
-    fn load(&self, py: Python<'_>, path: Paths, worker: u64, open_episodes: bool) -> Result<u64> {
+    fn load(
+        &self,
+        py: Python<'_>,
+        path: Paths,
+        #[pyo3(from_py_with = whole::worker)] worker: u64,
+        open_episodes: bool,
+    ) -> Result<u64> {
         let (replay, worker) = (self.replay.get()?, worker_id(worker)?);
         let paths = match path {
             Paths::One(path) => vec![path],
@@ -216,7 +233,7 @@ impl ReplaySampler {
         rows: &Bound<'py, PyAny>,
         meta: Option<&Bound<'_, PyAny>>,
         ids: Option<&Bound<'_, PyAny>>,
-        threads: usize,
+        #[pyo3(from_py_with = whole::threads)] threads: usize,
     ) -> Result<Option<Bound<'py, PyDict>>> {
         let replay = self.shared.replay()?;
         let made = Batches::size(rows)?.map(|size| self.batches.make(py, replay.schema(), size)).transpose()?;

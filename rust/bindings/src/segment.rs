@@ -19,6 +19,7 @@ use rlz_core::schema::PlacedField;
 use crate::array::view;
 use crate::failure::{Failure, Result};
 use crate::row::{mismatch, put_value};
+use crate::whole;
 
 /// Base object of the arrays on a slot.
 #[pyclass(module = "rlz._native", frozen)]
@@ -175,7 +176,7 @@ mapping!(WriteSegment {
     }
 
     #[setter]
-    fn set_note(&self, value: u64) -> Result<()> {
+    fn set_note(&self, #[pyo3(from_py_with = whole::note)] value: u64) -> Result<()> {
         self.held.with(|slot| Ok(slot.set_note(value)?))
     }
 

@@ -10,6 +10,7 @@ use rlz_core::stats as core;
 use crate::descriptor::borrow;
 use crate::doorway::Handle;
 use crate::failure::{Failure, Result};
+use crate::whole;
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct StatsBoard {
@@ -31,17 +32,17 @@ impl StatsBoard {
     #[staticmethod]
     #[pyo3(signature = (*, slots, names, event_width=1, event_capacity=1, run_id=0))]
     fn create(
-        slots: usize,
+        #[pyo3(from_py_with = whole::slots)] slots: usize,
         names: Vec<String>,
-        event_width: usize,
-        event_capacity: usize,
-        run_id: u64,
+        #[pyo3(from_py_with = whole::event_width)] event_width: usize,
+        #[pyo3(from_py_with = whole::event_capacity)] event_capacity: usize,
+        #[pyo3(from_py_with = whole::run_id)] run_id: u64,
     ) -> Result<Self> {
         Ok(Self::new(core::StatsBoard::create(slots, &names, event_width, event_capacity, run_id)?))
     }
 
     #[staticmethod]
-    fn attach(fd: i32) -> Result<Self> {
+    fn attach(#[pyo3(from_py_with = whole::fd)] fd: i32) -> Result<Self> {
         Ok(Self::new(core::StatsBoard::attach(borrow(&fd)?)?))
     }
 
@@ -65,11 +66,21 @@ impl StatsBoard {
         Ok(self.board.get()?.slots())
     }
 
-    fn set(&self, slot: usize, index: usize, value: f64) -> Result<()> {
+    fn set(
+        &self,
+        #[pyo3(from_py_with = whole::slot)] slot: usize,
+        #[pyo3(from_py_with = whole::index)] index: usize,
+        value: f64,
+    ) -> Result<()> {
         Ok(self.board.get()?.set(slot, index, value)?)
     }
 
-    fn add(&self, slot: usize, index: usize, value: f64) -> Result<()> {
+    fn add(
+        &self,
+        #[pyo3(from_py_with = whole::slot)] slot: usize,
+        #[pyo3(from_py_with = whole::index)] index: usize,
+        value: f64,
+    ) -> Result<()> {
         Ok(self.board.get()?.add(slot, index, value)?)
     }
 
@@ -80,11 +91,16 @@ impl StatsBoard {
         table(py, values, board.names().len())
     }
 
-    fn push_event(&self, slot: usize, values: Vec<f64>) -> Result<()> {
+    fn push_event(&self, #[pyo3(from_py_with = whole::slot)] slot: usize, values: Vec<f64>) -> Result<()> {
         Ok(self.board.get()?.push_event(slot, &values)?)
     }
 
-    fn events<'py>(&self, py: Python<'py>, slot: usize, since: u64) -> Result<(u64, Bound<'py, PyArray2<f64>>)> {
+    fn events<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole::slot)] slot: usize,
+        #[pyo3(from_py_with = whole::since)] since: u64,
+    ) -> Result<(u64, Bound<'py, PyArray2<f64>>)> {
         let board = self.board.get()?;
         let mut values = Vec::new();
         let next = board.events(slot, since, &mut values)?;

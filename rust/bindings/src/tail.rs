@@ -10,6 +10,7 @@ use crate::borrow::{Dim, filling};
 use crate::doorway::Handle;
 use crate::failure::Result;
 use crate::replay::rows_of;
+use crate::whole;
 
 #[pyclass(module = "rlz._native", frozen)]
 pub(crate) struct ReplayTail {
@@ -33,7 +34,7 @@ impl ReplayTail {
     fn read(
         &self,
         py: Python<'_>,
-        lane: usize,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
         rows: &Bound<'_, PyAny>,
         meta: &Bound<'_, PyAny>,
         tickets: &Bound<'_, PyAny>,
@@ -46,7 +47,12 @@ impl ReplayTail {
         self.with(py, |tail| tail.read(lane, rows, meta, tickets))
     }
 
-    fn seek(&self, py: Python<'_>, lane: usize, ticket: u64) -> Result<()> {
+    fn seek(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
+        #[pyo3(from_py_with = whole::ticket)] ticket: u64,
+    ) -> Result<()> {
         self.with(py, |tail| tail.seek(lane, ticket))
     }
 

@@ -12,6 +12,7 @@ use crate::columns::in_order;
 use crate::doorway::Handle;
 use crate::failure::{Failure, Result};
 use crate::row::Row;
+use crate::whole;
 
 #[derive(Debug)]
 enum Rows {
@@ -66,10 +67,10 @@ impl ReplayWriter {
     #[pyo3(signature = (lane, row=None, *, version=0, flags=0, **fields))]
     fn append(
         &self,
-        lane: usize,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
         row: Option<&Bound<'_, PyAny>>,
-        version: u64,
-        flags: u16,
+        #[pyo3(from_py_with = whole::version)] version: u64,
+        #[pyo3(from_py_with = whole::flags)] flags: u16,
         fields: Option<&Bound<'_, PyDict>>,
     ) -> Result<()> {
         let row = either("row", row, fields)?;
@@ -77,7 +78,13 @@ impl ReplayWriter {
     }
 
     #[pyo3(signature = (lane, row, *, version=0, flags=0))]
-    fn append_packed(&self, lane: usize, row: &Bound<'_, PyAny>, version: u64, flags: u16) -> Result<()> {
+    fn append_packed(
+        &self,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
+        row: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = whole::version)] version: u64,
+        #[pyo3(from_py_with = whole::flags)] flags: u16,
+    ) -> Result<()> {
         let row = reading::<u8>("row", row, &[Dim::Any("stride")])?;
         self.with(|End { rows, row: packed }| Ok(rows.append(lane, packed.copy(&row)?, version, flags)?))
     }
@@ -86,10 +93,10 @@ impl ReplayWriter {
     #[allow(clippy::needless_pass_by_value)] // as Python gives them
     fn append_batch(
         &self,
-        lanes: Vec<usize>,
+        #[pyo3(from_py_with = whole::lanes)] lanes: Vec<usize>,
         columns: Option<&Bound<'_, PyAny>>,
-        version: u64,
-        flags: Option<Vec<u16>>,
+        #[pyo3(from_py_with = whole::version)] version: u64,
+        #[pyo3(from_py_with = whole::flags)] flags: Option<Vec<u16>>,
         fields: Option<&Bound<'_, PyDict>>,
     ) -> Result<()> {
         let columns = either("columns", columns, fields)?;
@@ -119,7 +126,7 @@ impl ReplayWriter {
     }
 
     #[pyo3(signature = (lane=None))]
-    fn flush(&self, lane: Option<usize>) -> Result<()> {
+    fn flush(&self, #[pyo3(from_py_with = whole::lane)] lane: Option<usize>) -> Result<()> {
         self.with(|end| match (&mut end.rows, lane) {
             (Rows::Single(_), _) => Ok(()),
             (Rows::Folded(writer), None) => Ok(writer.flush()?),
@@ -127,7 +134,11 @@ impl ReplayWriter {
         })
     }
 
-    fn open_windows<'py>(&self, py: Python<'py>, lane: usize) -> Result<Bound<'py, PyBytes>> {
+    fn open_windows<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole::lane)] lane: usize,
+    ) -> Result<Bound<'py, PyBytes>> {
         let words = self.with(|end| match &mut end.rows {
             Rows::Single(_) => Ok(Vec::new()),
             Rows::Folded(writer) => Ok(writer.state(lane)?),
@@ -136,7 +147,7 @@ impl ReplayWriter {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    fn restore_open_windows(&self, lane: usize, state: &[u8]) -> Result<()> {
+    fn restore_open_windows(&self, #[pyo3(from_py_with = whole::lane)] lane: usize, state: &[u8]) -> Result<()> {
         let (words, rest) = state.as_chunks::<8>();
         if !rest.is_empty() {
             return Err(Failure::value(format!("state: given {} bytes, expected whole 64-bit words", state.len())));

@@ -38,13 +38,18 @@ struct Layout {
 impl Layout {
     /// Words of one slot: values, event counter, events, each on lines of its own. None on overflow.
     fn slot_words(&self) -> Option<usize> {
-        let events = self.event_width.checked_mul(self.event_capacity)?;
+        let events = self.event_width.checked_mul(self.event_capacity.checked_add(1)?)?;
         let events = events.checked_next_multiple_of(LINE)?;
         self.values.checked_next_multiple_of(LINE)?.checked_add(LINE)?.checked_add(events)
     }
 
     fn bytes(&self) -> Option<usize> {
         self.slot_words()?.checked_mul(self.slots)?.checked_mul(8)?.checked_add(self.data)
+    }
+
+    /// Records that there are places for: one more than are kept, which may be in the writer's hands.
+    fn places(&self) -> usize {
+        self.event_capacity + 1
     }
 
     /// Word of the slot that counts its events.
@@ -163,7 +168,7 @@ impl StatsBoard {
 
     /// Append a record to the ring of a slot; the oldest one goes. One writer per slot.
     pub fn push_event(&self, slot: usize, values: &[f64]) -> Result<()> {
-        let Layout { event_width: width, event_capacity: capacity, .. } = self.layout;
+        let (width, places) = (self.layout.event_width, self.layout.places());
         if values.len() != width {
             return Err(Error::invalid("event", format!("{} values", values.len()), format!("{width} values")));
         }
@@ -173,7 +178,7 @@ impl StatsBoard {
         // Pairs with the Acquire fence in `events`: a reader that sees one of the stores below also sees `count`, and
         // so knows that this place is being written.
         fence(Ordering::Release);
-        let at = place(count, capacity) * width;
+        let at = place(count, places) * width;
         for (word, value) in events[at..at + width].iter().zip(values) {
             kill_point("stats: in an event");
             word.store(value.to_bits(), Ordering::Relaxed);
@@ -189,16 +194,15 @@ impl StatsBoard {
     ///
     /// Events that were overwritten are left out: fewer records than `next - since` come back then.
     pub fn events(&self, slot: usize, since: u64, into: &mut Vec<f64>) -> Result<u64> {
-        let Layout { event_width: width, event_capacity: capacity, .. } = self.layout;
+        let (width, places) = (self.layout.event_width, self.layout.places());
         let words = &self.read_slot(slot)?[self.layout.counter()..];
         let (counter, events) = (&words[0], &words[LINE..]);
         let next = counter.load(Ordering::Acquire); // pairs with the Release store in `push_event`
-        // Of `capacity` places one may be in the writer's hands.
-        let oldest = |count: u64| count.saturating_sub(capacity as u64 - 1);
+        let oldest = |count: u64| count.saturating_sub(self.layout.event_capacity as u64);
         let first = since.max(oldest(next));
         let before = into.len();
         for number in first..next {
-            let at = place(number, capacity) * width;
+            let at = place(number, places) * width;
             into.extend(events[at..at + width].iter().map(|word| f64::from_bits(word.load(Ordering::Relaxed))));
         }
         // Pairs with the Release fence in `push_event`.
@@ -236,8 +240,8 @@ impl StatsBoard {
     }
 }
 
-fn place(number: u64, capacity: usize) -> usize {
-    usize::try_from(number % capacity as u64).expect("less than a usize")
+fn place(number: u64, places: usize) -> usize {
+    usize::try_from(number % places as u64).expect("less than a usize")
 }
 
 #[cfg(test)]
@@ -353,7 +357,7 @@ mod tests {
                 let mut events = Vec::new();
                 let next = board.events(1, since, &mut events).unwrap();
                 prop_assert_eq!(next, list.len() as u64);
-                let count = pushes.min(capacity - 1);
+                let count = pushes.min(capacity);
                 let expected: Vec<f64> = list[list.len() - count..].iter().flat_map(|v| [*v; 3]).collect();
                 prop_assert_eq!(events, expected);
                 since = next;

@@ -97,7 +97,7 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// Call everyone, those that wait for no lane too. After [`Turns::anyone`].
+    /// Call everyone, those that were overtaken too. After [`Turns::anyone`].
     pub fn call_all(&self) {
         self.waiting().for_each(|(worker, _)| self.call_worker(worker));
     }
@@ -116,8 +116,8 @@ impl<'a> Turns<'a> {
     }
 
     /// Wait for one's turn, until `ready` (which gets the number of lanes ahead) gives a value or an error; None when
-    /// `timeout` is over first. `place` is asked anew for each look; 0 waits for no lane, and only [`Turns::call_all`]
-    /// ends that. `pass` runs after the seat was left, to call the next ones.
+    /// `timeout` is over first. `place` is asked anew for each look, and never 0: that is the place of who was overtaken
+    /// and has not sat down again. `pass` runs after the seat was left, to call the next ones.
     ///
     /// `timeout` None waits without limit, zero looks once. `between` runs at least every [`SLICE`] while waiting.
     pub fn wait<T>(
@@ -249,6 +249,7 @@ impl Seat<'_, '_> {
         let mut slept_out = false;
         loop {
             let now = place();
+            debug_assert_ne!(now, 0, "who waits for a lane has a place");
             let called = self.take(now);
             kill_point("turns: seated");
             let overtook = slept_out && !called && turns.overtake(self.me, now);

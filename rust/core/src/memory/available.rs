@@ -1,6 +1,7 @@
 //! Memory that this process may still take, by every limit that can be seen: free memory of the machine, the cgroup
 //! (version 1 or 2) of the process and all its ancestors, and `RLIMIT_AS`.
 //!
+//! `rlz.system.memory` asks here too, so that what is refused before a run and what is refused by the transport agree.
 //! Allocating more than there is does not fail: the kernel kills processes until it succeeds, inside a container those
 //! of the container. Page cache that the kernel can drop does not count as used. What cannot be read is no limit.
 
@@ -13,11 +14,14 @@ use rustix::process::{Resource, getrlimit};
 const UNLIMITED: u64 = 1 << 60;
 
 /// Bytes that are left, and under which limit.
-pub(super) type Left = (u64, String);
+pub type Left = (u64, String);
 
-/// The tightest limit; `root` is where `/proc` and the cgroup mounts are looked for.
-pub(super) fn tightest(root: &Path) -> Option<Left> {
-    machine(root).into_iter().chain(cgroups(root)).chain(address_space(root)).min_by_key(|(left, _)| *left)
+/// Every limit, the tightest first; `root` is where `/proc` and the cgroup mounts are looked for.
+#[must_use]
+pub fn limits(root: &Path) -> Vec<Left> {
+    let mut found: Vec<_> = machine(root).into_iter().chain(cgroups(root)).chain(address_space(root)).collect();
+    found.sort_by_key(|(left, _)| *left);
+    found
 }
 
 fn text(path: impl AsRef<Path>) -> String {
@@ -34,14 +38,14 @@ fn address_space(root: &Path) -> Option<Left> {
     let limit = getrlimit(Resource::As).current?;
     let pages: u64 = text(root.join("proc/self/statm")).split(' ').next()?.parse().ok()?;
     let left = limit.saturating_sub(pages * rustix::param::page_size() as u64);
-    Some((left, "the limit of this process's address space (ulimit -v)".to_owned()))
+    Some((left, "limit of the address space (ulimit -v)".to_owned()))
 }
 
 fn cgroups(root: &Path) -> Vec<Left> {
-    folders(root).into_iter().filter_map(|folder| of_cgroup(&folder)).collect()
+    folders(root).into_iter().filter_map(|folder| of_cgroup(root, &folder)).collect()
 }
 
-fn of_cgroup(folder: &Path) -> Option<Left> {
+fn of_cgroup(root: &Path, folder: &Path) -> Option<Left> {
     let first = |names: [&str; 2]| names.iter().find_map(|name| text(folder.join(name)).trim().parse::<u64>().ok());
     let limit = first(["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < UNLIMITED)?;
     let used = first(["memory.current", "memory.usage_in_bytes"])?;
@@ -50,7 +54,8 @@ fn of_cgroup(folder: &Path) -> Option<Left> {
     // Version 1 counts cgroups below this one in "total_" only.
     let cache = of("total_inactive_file").or_else(|| of("inactive_file")).unwrap_or(0);
     let left = limit.saturating_sub(used.saturating_sub(cache));
-    Some((left, format!("the memory limit of cgroup {} ({} MiB)", folder.display(), limit >> 20)))
+    let shown = folder.strip_prefix(root).unwrap_or(folder).display();
+    Some((left, format!("memory limit of the container or cgroup (/{shown}: {} MiB)", limit >> 20)))
 }
 
 /// Folders of this process's cgroup for memory and all its ancestors.
@@ -63,7 +68,11 @@ fn folders(root: &Path) -> Vec<PathBuf> {
         if !second && !controllers.split(',').any(|name| name == "memory") {
             continue;
         }
-        for (place, shown) in mounts.lines().filter_map(|line| mount(line, second)) {
+        let mut places: Vec<_> = mounts.lines().filter_map(|line| mount(line, second)).collect();
+        if places.is_empty() {
+            places.push((if second { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/memory" }, ""));
+        }
+        for (place, shown) in places {
             // A container often sees its own cgroup as the root of the mount.
             let below =
                 path.strip_prefix(shown).filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(path);
@@ -102,7 +111,7 @@ mod tests {
     }
 
     fn left(files: &[(&str, &str)]) -> (u64, String) {
-        let (left, name) = tightest(machine(files).path()).unwrap();
+        let (left, name) = limits(machine(files).path()).swap_remove(0);
         (left >> 20, name)
     }
 
@@ -122,7 +131,7 @@ mod tests {
         ];
         let (mib, name) = left(&files);
         assert_eq!(mib, 1536);
-        assert!(name.contains("sys/fs/cgroup/pod (2048 MiB)"), "{name}");
+        assert!(name.contains("(/sys/fs/cgroup/pod: 2048 MiB)"), "{name}");
     }
 
     #[test]
@@ -139,6 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn where_no_mount_is_told_the_usual_places_are_looked_at() {
+        let files = [
+            ("proc/self/cgroup", "5:memory:/x\n0::/\n"),
+            ("sys/fs/cgroup/memory.max", "1073741824\n"),
+            ("sys/fs/cgroup/memory.current", "536870912\n"),
+            ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "314572800\n"),
+            ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "104857600\n"),
+        ];
+        let found: Vec<_> = limits(machine(&files).path()).iter().map(|(left, _)| left >> 20).collect();
+        assert_eq!(found[..2], [200, 512]);
+    }
+
+    #[test]
     fn without_a_limit_the_machine_counts() {
         let unlimited = ("sys/fs/cgroup/memory.max", "9223372036854771712\n");
         for files in
@@ -148,6 +170,6 @@ mod tests {
             assert_eq!(mib, 8192);
             assert!(name.contains("MemAvailable"), "{name}");
         }
-        assert!(tightest(Path::new("/proc/self/fdinfo")).is_none_or(|(_, name)| name.contains("ulimit")));
+        assert!(limits(Path::new("/proc/self/fdinfo")).iter().all(|(_, name)| name.contains("ulimit")));
     }
 }

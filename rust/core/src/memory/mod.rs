@@ -1,7 +1,7 @@
 //! Shared memory: segments, their headers, racy word copies, and the futex.
 
 #[cfg(not(any(loom, shuttle)))]
-mod available;
+pub mod available;
 #[cfg_attr(any(loom, shuttle), path = "futex_model.rs")]
 pub mod futex;
 pub mod header;

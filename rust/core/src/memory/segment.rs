@@ -81,7 +81,8 @@ impl Segment {
         let label = CString::new(format!("rlz-{name}"))
             .map_err(|_| Error::invalid("segment name", format!("{name:?}"), "text without NUL bytes"))?;
         // Allocating more than there is does not fail: the kernel kills processes until it succeeds.
-        check_available(len, available::tightest(Path::new("/"))).map_err(|e| fail("the look at free memory", e))?;
+        check_available(len, available::limits(Path::new("/")).into_iter().next())
+            .map_err(|e| fail("the look at free memory", e))?;
         let fd = rustix::fs::memfd_create(&label, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|e| fail("memfd_create", e.into()))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| fail("ftruncate", e.into()))?;
@@ -290,10 +291,13 @@ mod tests {
 
     #[test]
     fn more_than_is_free_is_refused_before_it_is_allocated() {
-        let left = || Some((2 << 20, "the memory limit of cgroup /pod (2 MiB)".to_owned()));
+        let left = || Some((2 << 20, "memory limit of the container or cgroup (/pod: 2 MiB)".to_owned()));
         check_available(2 << 20, left()).unwrap();
         let error = check_available((2 << 20) + 1, left()).unwrap_err();
-        assert!(error.to_string().contains("2.0 MiB are available: the memory limit of cgroup /pod"), "{error}");
+        assert!(
+            error.to_string().contains("2.0 MiB are available: memory limit of the container or cgroup (/pod"),
+            "{error}"
+        );
         check_available(usize::MAX, None).unwrap();
         let message = Segment::create("replay", 1 << 60).unwrap_err().to_string();
         assert!(message.contains("MiB are available"), "{message}");

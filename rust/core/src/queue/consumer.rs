@@ -94,13 +94,25 @@ impl Consumer {
         let worker = self.seat.worker;
         let popped = wait(&self.seat, limit, between, |slots| slots.pop(worker))?;
         let delivery = popped.ok_or_else(|| timeout("a segment in the trajectory queue", limit))?;
-        Ok(ReadSlot { seat: Arc::clone(&self.seat), content: Content::Slot { delivery, window: None } })
+        Ok(ReadSlot::new(&self.seat, delivery))
     }
 
     /// For another thread, which waits for this one.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch { seat: Arc::clone(&self.seat) }
+    }
+
+    /// Whether `count` segments are there already, which the next batch then gets without a wait.
+    pub fn has_ready(&mut self, count: usize) -> Result<bool> {
+        while self.taken.len() < count {
+            match wait(&self.seat, Some(Duration::ZERO), &mut || true, |slots| slots.pop(self.seat.worker)) {
+                Ok(Some(delivery)) => self.taken.push_back(ReadSlot::new(&self.seat, delivery)),
+                Ok(None) | Err(Error::Closed { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// Give up to `count` segments to `visit` (with their number in the batch); how many it was.
@@ -194,6 +206,10 @@ struct Copied {
 }
 
 impl ReadSlot {
+    fn new(seat: &Arc<Seat>, delivery: Delivery) -> Self {
+        Self { seat: Arc::clone(seat), content: Content::Slot { delivery, window: None } }
+    }
+
     /// The queue it belongs to.
     #[must_use]
     pub fn queue(&self) -> &Queue {

@@ -9,9 +9,9 @@ use rlz_core::stats::StatsBoard;
 
 use crate::model::{check, check_kills, unnoticed};
 
-/// One slot with one value, and a ring of two events of two numbers: one of the two may be in the writer's hands.
+/// One slot with one value, which keeps one event of two numbers: of two places one may be in the writer's hands.
 fn board() -> Arc<StatsBoard> {
-    Arc::new(StatsBoard::create(1, &["value".to_owned()], 2, 2, 1).unwrap())
+    Arc::new(StatsBoard::create(1, &["value".to_owned()], 2, 1, 1).unwrap())
 }
 
 /// Event number `number` (from 0).
