@@ -223,6 +223,26 @@ fn an_interrupted_batch_keeps_what_it_took() {
 }
 
 #[test]
+fn what_is_there_already_comes_with_the_next_batch() {
+    let queue = queue(Options::new(4));
+    let mut consumer = queue.consumer(id(2)).unwrap();
+    assert!(!consumer.has_ready(1).unwrap());
+    for value in 1..=3 {
+        put(&queue, 1, value).unwrap();
+    }
+    assert!(consumer.has_ready(2).unwrap() && consumer.has_ready(3).unwrap());
+    assert!(!consumer.has_ready(4).unwrap());
+    let mut seen = Vec::new();
+    let visit = |_, slot: &ReadSlot| seen.push(slot.bytes()[0]);
+    assert_eq!(consumer.pop_each(2, ZERO, &mut || panic!("it waits"), visit).unwrap(), 2);
+    assert_eq!((seen, pop(&queue, 3).is_err()), (vec![1, 2], true));
+    assert_eq!(consumer.pop(ZERO, &mut live).unwrap().bytes()[0], 3);
+    queue.close().unwrap();
+    assert!(!consumer.has_ready(1).unwrap());
+    assert_eq!(queue.occupancy().unwrap().free, 4);
+}
+
+#[test]
 fn a_batch_larger_than_the_queue() {
     let queue = queue(Options::new(2));
     let stride = queue.schema().stride();
