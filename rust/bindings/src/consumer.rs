@@ -145,7 +145,7 @@ impl QueueConsumer {
 /// Bytes of a batch that are copied without letting go of the GIL.
 const SMALL: usize = 64 << 10;
 
-/// Fields that are looked at for arrays that were given twice; with more of them flags are cheap.
+/// Fields that are looked at for arrays that were given twice; more of them are flagged.
 const FEW: usize = 16;
 
 /// Flags of all arrays, by field, for a call that lets go of the GIL.
@@ -161,12 +161,12 @@ pub(crate) fn flags<'py>(
 /// Whether no two of a few columns share memory. Flags would say so as well, for 0.16 us each.
 pub(crate) fn disjoint<'a>(columns: impl Iterator<Item = &'a Column>) -> bool {
     let within = |one: &Column, two: &Column| {
-        let (begin, end) = (two.data as usize, two.data as usize + two.rows * two.bytes);
-        (begin..end).contains(&(one.data as usize))
+        let begin = two.data.addr();
+        (begin..begin + two.rows * two.bytes).contains(&one.data.addr())
     };
     let mut seen: Vec<&Column> = Vec::with_capacity(FEW);
     for column in columns {
-        if seen.len() == FEW || seen.iter().any(|other| within(column, other) || within(other, column)) {
+        if seen.len() == FEW || seen.iter().copied().any(|other| within(column, other) || within(other, column)) {
             return false;
         }
         seen.push(column);
@@ -232,7 +232,8 @@ impl Column {
     /// One word for each segment, in an array [size].
     fn words(name: &str, array: &Bound<'_, PyAny>, size: usize) -> Result<Self> {
         if let Some(mut view) = ArrayView::new(array)
-            && (view.dtype(), view.shape(), view.writable()) == (Dtype::U64, &[size], true)
+            && (view.dtype(), view.writable()) == (Dtype::U64, true)
+            && view.shape() == [size]
             && free(array, Dtype::U64, true)
         {
             return Ok(Self { data: view.as_mut_ptr(), offset: 0, bytes: 8, rows: size, dtype: Dtype::U64 });
