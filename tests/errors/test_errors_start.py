@@ -147,7 +147,7 @@ def test_a_container_with_too_little_memory(
     machine({"proc/meminfo": "MemAvailable: 999999999 kB\n", **cgroup})
     result = rlz(*ANT, "--buffer-size", "4e6")
     assert result.status == 1
-    assert "1.7 GiB left: memory limit of the container or cgroup (/cg)" in result.err
+    assert "1.7 GiB left: memory limit of the container or cgroup (/cg: 2048 MiB)" in result.err
     assert "Use --buffer-size " in result.err
     assert not (tmp_path / "runs").exists()
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlz._native import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 from rlz.errors import ClosedError, TransportError
+from rlz.transport import Limiter, ParameterStore, Replay, StatsBoard, TrajectoryQueue
 
 FIELDS = [("obs", "f32", (3,)), ("reward", "f64", ()), ("done", "bool", ())]
 

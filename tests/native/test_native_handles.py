@@ -82,7 +82,7 @@ def test_stats() -> None:
         other.push_event(0, (number, 2.0 * number, -1))
     since, events = owner.events(0, since)
     assert since == 6
-    assert events.tolist() == [[n, 2.0 * n, -1.0] for n in (3, 4, 5)]
+    assert events.tolist() == [[n, 2.0 * n, -1.0] for n in (2, 3, 4, 5)]
     assert owner.events(0, 5)[1].tolist() == [[5.0, 10.0, -1.0]]
     assert owner.events(0, 6)[1].shape == (0, 3)
     for call in (

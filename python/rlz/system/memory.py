@@ -6,8 +6,6 @@ A container's limit is noticed by nobody otherwise: there the kernel kills a pro
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlz import _native
-
 MIB = 1024 * 1024
 
 
@@ -35,6 +33,8 @@ def limits(root: Path = Path("/")) -> list[Limit]:
     ----------
     root : where /proc and the cgroup mounts are looked for (tests).
     """
+    from rlz import _native  # here, because help and printing work without it
+
     return [Limit(name, available) for available, name in _native.memory_limits(root)]
 
 
