@@ -307,7 +307,7 @@ def test_bad_layouts() -> None:
         make(lanes=0)
     with pytest.raises(ValueError, match="buffer_size"):
         make(buffer_size=1)
-    with pytest.raises(ValueError, match="^buffer_size: "):
+    with pytest.raises(ValueError, match=r"^buffer_size: "):
         make(buffer_size=-1)
 
 
@@ -322,5 +322,5 @@ def test_versions_of_rows_go_on_beyond_their_32_bits() -> None:
         rows, meta = np.empty((4, replay.stride), np.uint8), np.empty(4, np.uint64)
         assert replay.read_rows(0, 1, rows, meta) == 4
         assert (meta >> np.uint64(32)).tolist() == [2**32 - 1, 0, 5, 6]
-        with pytest.raises(ValueError, match="^version: "):
+        with pytest.raises(ValueError, match=r"^version: "):
             writer.append(0, (0.0,), version=-1)
