@@ -12,6 +12,7 @@ JOURNAL = "trials.log"
 
 try:
     import optuna
+    from optuna.storages.journal import JournalFileBackend
 except ImportError as error:
     raise ConfigError("A [search] needs the package optuna. Install rlz's extra: uv sync --extra study") from error
 
@@ -28,7 +29,7 @@ class Trials:
     def __init__(self, search: Search, folder: Path) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
-        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
         self._study = optuna.create_study(
             storage=storage,
             study_name=JOURNAL,

@@ -33,9 +33,10 @@ def lighten(env: Any, *, small: bool) -> None:
     changes.
     """
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
-    size = getattr(renderer, "width", None), getattr(renderer, "height", None)
-    if small and None not in size and (largest := max(size)) > MUJOCO_SIDE:
-        renderer.width, renderer.height = (MUJOCO_SIDE * side // largest for side in size)
+    # Zero where there is no renderer of MuJoCo, or where it states no size.
+    width, height = (int(getattr(renderer, side, None) or 0) for side in ("width", "height"))
+    if small and renderer is not None and min(width, height) > 0 and (largest := max(width, height)) > MUJOCO_SIDE:
+        renderer.width, renderer.height = (MUJOCO_SIDE * side // largest for side in (width, height))
     quality = getattr(getattr(getattr(env.unwrapped, "model", None), "vis", None), "quality", None)
     if quality is not None:
         quality.offsamples = quality.shadowsize = 0
