@@ -134,6 +134,11 @@ class Engine:
         return self._executor.name
 
     @property
+    def graphed(self) -> bool:
+        """Launches are CUDA graphs."""
+        return self._graphs is not None
+
+    @property
     def threads(self) -> int:
         """CPU threads in use."""
         return self._tuner.threads

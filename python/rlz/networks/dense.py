@@ -222,6 +222,8 @@ def use_threads(threads: int) -> None:
 
 def commit(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy flat contiguous float32 tensors, each source into its target."""
+    if not targets:
+        return  # the layers of an update have written all of the state themselves
     if sum(len(target) for target in targets) < SMALL:
         torch._foreach_copy_(list(targets), list(sources))
         return

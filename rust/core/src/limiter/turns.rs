@@ -116,8 +116,8 @@ impl<'a> Turns<'a> {
     }
 
     /// Wait for one's turn, until `ready` (which gets the number of lanes ahead) gives a value or an error; None when
-    /// `timeout` is over first. `place` is asked anew for each look, and never 0: that is the place of who was overtaken
-    /// and has not sat down again. `pass` runs after the seat was left, to call the next ones.
+    /// `timeout` is over first. `place` is asked anew for each look, and never 0: that is the place of who was
+    /// overtaken and has not sat down again. `pass` runs after the seat was left, to call the next ones.
     ///
     /// `timeout` None waits without limit, zero looks once. `between` runs at least every [`SLICE`] while waiting.
     pub fn wait<T>(
