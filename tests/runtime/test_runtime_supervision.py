@@ -65,11 +65,13 @@ def test_killed_workers_are_replaced_a_stopped_one_is_not_and_the_count_is_exact
     for name, tags in {
         "learner": ("updates_per_s", "wait_limiter"),
         "evaluator": ("episodes_per_s", "wait_parameters"),
-        "sampler-0": ("env_steps_per_s", "policy_lag", "rows_lost", "resets", "wait_limiter"),
-        "sampler-1": ("env_steps_per_s", "policy_lag", "rows_lost", "resets", "wait_limiter"),
+        "sampler-0": ("env_steps_per_s", "policy_lag", "rows_lost", "resets"),
+        "sampler-1": ("env_steps_per_s", "policy_lag", "rows_lost", "resets"),
     }.items():
         for tag in (*tags, "restarts", "private_bytes", "shared_bytes", "cpu_percent", "threads", "quiet_s"):
             assert f"workers/{name}/{tag}" in logged
+    # One of them may be the slower one on a busy machine, and never wait.
+    assert logged & {"workers/sampler-0/wait_limiter", "workers/sampler-1/wait_limiter"}
     training.assert_nothing_is_left()
 
 
