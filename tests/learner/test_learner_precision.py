@@ -49,6 +49,9 @@ def test_a_run_keeps_its_precision(tmp_path: Path) -> None:
     run = Run(tmp_path, config(precision="bf16"))
     learner = run.learner()
     learner.start()
+    assert learner._updates.trainer._plan.precision == "bf16", (
+        "as far as bf16 may a compiled update be from an eager one"
+    )
     run.sample(40)
     while learner.step(None):
         pass

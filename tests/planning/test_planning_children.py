@@ -83,7 +83,8 @@ def test_every_dtype_is_measured_with_every_number_of_threads() -> None:
 def test_a_card_is_measured_in_the_precision_of_the_run(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], precision: str, measured: str
 ) -> None:
-    monkeypatch.setattr("rlz.config.schema.has_driver", lambda: True)
+    for module in ("rlz.config.schema", "rlz.config.agreement"):  # both look for a driver
+        monkeypatch.setattr(f"{module}.has_driver", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)

@@ -98,6 +98,7 @@ class Learner:
             streams=streams,
             config=config,
             algorithm=self._algorithm,
+            precision=self._precision,
             learned=self._learned,
             devices=devices_of(config, device),
             saved=saved,

@@ -102,6 +102,7 @@ class Parts:
     spec, streams : of the learner.
     config : of the run.
     algorithm : in its precision.
+    precision : of the products, fp32, tf32 or bf16.
     learned : what the run learns.
     devices : one, or those of critics and actor.
     saved : to go on from.
@@ -114,6 +115,7 @@ class Parts:
     streams: Streams
     config: RunConfig
     algorithm: Algorithm[Any]
+    precision: str
     learned: Learned
     devices: tuple[torch.device, ...]
     saved: Checkpoint | None
@@ -155,7 +157,14 @@ class Parts:
     ) -> Trainer:
         """A trainer for batches of a layout; the other parameters are those of `EnginePlan` and `TrainerSite`."""
         config = self.config
-        plan = EnginePlan(config.compile, config.threads, fixed=self.serial, launch=launch, urgent=urgent)
+        plan = EnginePlan(
+            config.compile,
+            config.threads,
+            fixed=self.serial,
+            launch=launch,
+            urgent=urgent,
+            precision=self.precision,
+        )
         exchange = Exchange(config.exchange_every, config.staleness())
         return self.learned.trainer(TrainerSite(layout, self.devices, exchange, seed, plan, log, rows))
 
