@@ -7,9 +7,9 @@
 
 Every row is measured in its own process, rows are interleaved over the rounds, medians are printed. An update here is
 everything the learner does for one: decode a packed batch, noise, update, check of the flag (SB3, SBX: `SAC.train`).
-`compiled` has torch's products, `native` the dense layers of rlz. `gemm` is the limit: the matrix products of one
-update and nothing else, each in its fastest form (torch's default as one batched product for both critics or as one
-product each, or oneDNN's).
+`compiled` has torch's products, `native` the dense layers of rlz, `native_bf16` the same with `--precision bf16`.
+`gemm` is the limit: the matrix products of one update and nothing else, each in its fastest form (torch's default as
+one batched product for both critics or as one product each, or oneDNN's).
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def measure(row: Row, seconds: float) -> float:
     from rlz.learning.compiled import Compilation, CompileJob, layouts
     from rlz.learning.engine import Engine, EnginePlan
 
-    sac = Sac(SacSettings(hidden=HIDDEN), EnvSpec.of_sizes(OBS, ACTION))
+    precision = "bf16" if row.executor == "native_bf16" else "fp32"
+    sac = Sac(SacSettings(hidden=HIDDEN), EnvSpec.of_sizes(OBS, ACTION)).in_precision(precision)
     state = sac.init(torch.Generator().manual_seed(0))
     fields = [("obs", "f32", (OBS,), 0), ("action", "f32", (ACTION,), 4 * OBS)]
     fields += [("next_obs", "f32", (OBS,), 4 * (OBS + ACTION))]
@@ -97,7 +98,7 @@ def measure(row: Row, seconds: float) -> float:
     plan = EnginePlan(compile=False, fixed=True)
     engine = Engine(sac, state, layout=layout, device=torch.device("cpu"), seed=0, plan=plan, log=lambda line: None)
     if row.executor != "eager":
-        compilation = Compilation(CompileJob(sac, layout, "cpu", sac.cycle, dense=row.executor == "native"))
+        compilation = Compilation(CompileJob(sac, layout, "cpu", sac.cycle, dense=row.executor.startswith("native")))
         compilation.start(nice=0)
         compilation.finished(wait=True)
         assert compilation.error is None, compilation.error
@@ -215,8 +216,8 @@ def in_process(row: Row, seconds: float, peers: dict[str, str]) -> float:
 def main() -> None:
     available = cores()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    executors = ["gemm", "eager", "compiled", "native"]
-    parser.add_argument("--executors", nargs="+", default=executors[1:], choices=executors)
+    executors = ["gemm", "eager", "compiled", "native", "native_bf16"]
+    parser.add_argument("--executors", nargs="+", default=executors[1:4], choices=executors)
     parser.add_argument("--threads", nargs="+", type=int, default=sorted({1, available}))
     parser.add_argument("--spin", nargs="+", default=["10000"], help="GOMP_SPINCOUNT values, or default")
     parser.add_argument("--busy", nargs="+", type=int, default=[0], help="busy processes beside it")

@@ -58,6 +58,7 @@ __all__ = [
     "__version__",
     "bind_to_parent",
     "check_shared_memory",
+    "dense_bf16",
     "dense_instructions",
     "dense_kept",
     "dense_peak",
@@ -1027,7 +1028,13 @@ def dense_kept(shape: list[int]) -> int:
     """Numbers that a stack of networks keeps for its gradient, for each row; `shape` as in `rlz.networks.dense`."""
 
 def dense_instructions() -> str:
-    """Instruction set that the dense layers use: AVX-512, AVX2 or portable."""
+    """Instruction set that the dense layers use: AVX-512 (BF16), AVX-512, AVX2 or portable."""
 
-def dense_peak() -> float:
-    """Multiplications and additions a second of one core that does nothing else with these instructions."""
+def dense_bf16() -> bool:
+    """The processor has products of bf16, which stacks of networks in bf16 need."""
+
+def dense_peak(bf16: bool = False) -> float:
+    """Multiplications and additions a second of one core that does nothing else with these instructions.
+
+    `bf16`: of factors in bf16; ValueError where there are no such instructions.
+    """

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlz._native import dense_bf16
 from rlz.bench.children import Child
 from rlz.planning.profile_model import MatrixProduct, Memory, Sampling, Transport, UpdateRate
 from support.machines import config
@@ -162,8 +163,11 @@ def test_updates_alone() -> None:
     updates = [UpdateRate.model_validate(line["update"]) for line in lines if "update" in line]
     assert {rate.batch_size for rate in updates} == {16, 1024, 8192}
     products = [MatrixProduct.model_validate(line["product"]) for line in lines if "product" in line]
-    assert [product.dtype for product in products] == ["fp32", "bf16"]
+    own = ["fp32", "bf16"] if dense_bf16() else ["fp32"]
+    expected = [("torch", "fp32"), ("torch", "bf16"), *(("rlz", dtype) for dtype in own)]
+    assert [(product.library, product.dtype) for product in products] == expected
     assert all(product.flops > 0 for product in products)
+    assert all(product.of_peak is not None for product in products if product.dtype in own)
     assert [line["done"] for line in lines if "done" in line] + [
         line["error"].partition(":")[0] for line in lines if "error" in line and line["error"].startswith("updates on")
     ] == planned

@@ -70,17 +70,19 @@ def narrow(program: GraphModule) -> None:
 
 def faster(program: GraphModule) -> bool:
     """Whether the dense layers of a traced update are fast enough on one thread of this machine."""
-    product = onednn.linear if onednn.faster() else _product
+    float32 = onednn.linear if onednn.faster() else _product
     native, others = 0.0, 0.0
     for node in dense_calls(program):
         inputs = [_example(argument) for argument in node.args]
-        bare = [(torch.randn(m, k), torch.randn(n, k)) for m, k, n in _products(node)]
+        bf16 = bool(_shape(node)[6])
+        dtype, product = (torch.bfloat16, _product) if bf16 else (torch.float32, float32)
+        bare = [(torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)) for m, k, n in _products(node)]
 
-        def by_torch(pairs: list[tuple[Tensor, Tensor]]) -> None:
+        def by_torch(pairs: list[tuple[Tensor, Tensor]], product: Callable[[Tensor, Tensor], Tensor]) -> None:
             for left, right in pairs:
                 product(left, right)
 
-        works: Any = dense.ready(node.target, *inputs), partial(by_torch, bare)
+        works: Any = dense.ready(node.target, *inputs), partial(by_torch, bare, product)
         times = [tuple(map(_seconds, works)) for _ in range(ROUNDS)]
         native += min(mine for mine, _ in times)
         others += min(theirs for _, theirs in times)
@@ -105,11 +107,15 @@ def _example(argument: Any) -> Any:
     return example.uniform_(-0.1, 0.1)
 
 
+def _shape(node: Node) -> Any:
+    return node.args[2 if node.target == torch.ops.rlz.dense_forward.default else 3]
+
+
 def _products(node: Node) -> list[tuple[int, int, int]]:
     """Rows, inner size and columns of each product that a call stands for."""
     arguments: Any = node.args
     forward = node.target == torch.ops.rlz.dense_forward.default
-    _, used, inputs, outputs, _, _, *hidden = arguments[2 if forward else 3]
+    _, used, inputs, outputs, _, _, _, *hidden = _shape(node)
     rows = arguments[1 if forward else 2].meta["val"].shape[0 if forward else 1]
     sizes = [inputs, *hidden, outputs]
     found = []

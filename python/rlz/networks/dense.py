@@ -39,6 +39,11 @@ def operators() -> Iterator[None]:
         _active = before
 
 
+def has_bf16() -> bool:
+    """The processor multiplies bf16, so that the operators have networks in bf16 too."""
+    return _native.dense_bf16()
+
+
 def commits(old: Tensor, new: Tensor) -> bool:
     """`commit` writes such a tensor of a state: large and flat."""
     return usable(old, new) and old.dim() == 1 and old.numel() >= LEAST and old.is_contiguous() and new.is_contiguous()
@@ -58,7 +63,8 @@ def stack(flat: Tensor, x: Tensor, shape: Sequence[int]) -> Tensor:
     """Outputs [used, batch, outputs] of a stack of MLPs for x [batch, inputs], differentiable in both.
 
     `shape`: members, used (the first of them), inputs, outputs, index of the activation (relu, tanh, silu, elu), layer
-    norm (0 or 1), hidden sizes; flat parameters are in the order of `rlz.networks.mlp`.
+    norm and bf16 (0 or 1 each), hidden sizes; flat parameters are in the order of `rlz.networks.mlp`. With bf16 the
+    factors of the hidden layers' products are rounded; sums, what is between and the head are float32.
     """
     x = x if x.stride(-1) == 1 else x.contiguous()
     if torch.is_grad_enabled() and (flat.requires_grad or x.requires_grad):

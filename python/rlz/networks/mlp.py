@@ -88,7 +88,7 @@ class Mlp(TensorLayout):
 
         `first` runs only the first so many members of a stack.
         """
-        if not self.bf16 and x.dim() == 2 and dense.usable(flat, x):
+        if x.dim() == 2 and dense.usable(flat, x) and (dense.has_bf16() or not self.bf16):
             y = dense.stack(flat, x, self._numbers(first))
             return y if self.members is not None else y.squeeze(0)
         activation: Callable[[Tensor], Tensor] = getattr(F, self.activation)
@@ -109,7 +109,8 @@ class Mlp(TensorLayout):
         members = 1 if self.members is None else self.members
         activation = ACTIVATIONS.index(self.activation)
         used = len(range(members)[:first])
-        return [members, used, self.inputs, self.outputs, activation, int(self.layer_norm), *self.hidden]
+        flags = int(self.layer_norm), int(self.bf16)
+        return [members, used, self.inputs, self.outputs, activation, *flags, *self.hidden]
 
     def _row(self, vector: Tensor) -> Tensor:
         return vector if self.members is None else vector.unsqueeze(1)

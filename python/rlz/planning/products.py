@@ -1,13 +1,21 @@
-"""Matrix products and copies between devices, by device, dtype and threads: what every learner is made of."""
+"""Matrix products and copies between devices, by device, dtype and threads: what every learner is made of.
+
+On the CPU by torch and by the dense layers of rlz, with their share of the peak: of what the cores reach that do
+nothing but multiply and add.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import permutations
 from typing import Any
 
 import torch
 
+from rlz import _native
 from rlz.learning.auto_precision import AMPERE
+from rlz.networks import dense
+from rlz.networks.mlp import Mlp
 from rlz.planning.tasks import Task, threads_in_words
 
 PRODUCT_ROWS = 1024
@@ -42,7 +50,8 @@ class Products:
         """Products on the CPU and on the first card."""
         shapes = [("cpu", dtype, count) for dtype in ("fp32", "bf16") for count in self._threads]
         shapes += [(card, dtype, 1) for card in self.cards[:1] for dtype in DTYPES if has(card, dtype)]
-        return [self._product(*shape) for shape in shapes]
+        own = [(dtype, count) for dtype in ("fp32", "bf16") for count in self._threads if peak(dtype)]
+        return [self._product(*shape) for shape in shapes] + [self._dense(*one) for one in own]
 
     def copies(self) -> list[Task]:
         """Between the host and each card, and between cards."""
@@ -64,27 +73,80 @@ class Products:
                     flops = self._flops(device, dtype, PRODUCT_ROWS)
             finally:
                 torch.set_float32_matmul_precision("highest")
-            return {"product": {"device": device, "dtype": dtype, "threads": threads, "flops": flops}}
+            return {
+                "product": {
+                    "device": device,
+                    "dtype": dtype,
+                    "threads": threads,
+                    **_figures(device, dtype, threads, flops),
+                }
+            }
 
         return Task(f"matrix products on {device}, {dtype}, {threads_in_words(threads)}", work)
+
+    def _dense(self, dtype: str, threads: int) -> Task:
+        network = Mlp("layer", self._width, (self._width,), 1, bf16=dtype == "bf16")
+        flat, x = network.init(), torch.ones(PRODUCT_ROWS, self._width)
+
+        def work() -> dict[str, Any]:
+            before = torch.get_num_threads()
+            torch.set_num_threads(1)
+            dense.use_threads(threads)
+            try:
+                with dense.operators(), torch.no_grad():
+                    seconds = _seconds("cpu", lambda: network(flat, x))
+            finally:
+                dense.use_threads(1)
+                torch.set_num_threads(before)
+            flops = 2.0 * PRODUCT_ROWS * self._width * (self._width + 1) / seconds
+            return {
+                "product": {
+                    "device": "cpu",
+                    "dtype": dtype,
+                    "threads": threads,
+                    "library": "rlz",
+                    **_figures("cpu", dtype, threads, flops),
+                }
+            }
+
+        return Task(f"matrix products by rlz on cpu, {dtype}, {threads_in_words(threads)}", work)
 
     def _flops(self, device: str, dtype: str, rows: int) -> float:
         left = torch.ones(rows, self._width, dtype=DTYPES[dtype], device=device)
         right = torch.ones(self._width, self._width, dtype=DTYPES[dtype], device=device)
         out = left @ right
-        each = 8 if device == "cpu" else 200
-        calls, begin = 0, 0.0
-        while True:
-            if not calls:
-                wait(device)
-                begin = time.perf_counter()
-            for _ in range(1 if not calls else each):
-                torch.mm(left, right, out=out)
-                calls += 1
+        seconds = _seconds(device, lambda: torch.mm(left, right, out=out))
+        return 2.0 * rows * self._width * self._width / seconds
+
+
+@cache
+def peak(dtype: str) -> float | None:
+    """Operations per second of one core that does nothing but multiply and add; None without such instructions."""
+    if dtype == "bf16" and not dense.has_bf16():
+        return None
+    return _native.dense_peak(dtype == "bf16")
+
+
+def _figures(device: str, dtype: str, threads: int, flops: float) -> dict[str, Any]:
+    limit = peak(dtype) if device == "cpu" else None
+    return {"flops": flops, "of_peak": flops / limit / threads if limit else None}
+
+
+def _seconds(device: str, product: Callable[[], Any]) -> float:
+    """Time of one call, over a tenth of a second."""
+    each = 8 if device == "cpu" else 200
+    calls, begin = 0, 0.0
+    while True:
+        if not calls:
             wait(device)
-            passed = time.perf_counter() - begin
-            if passed >= 0.1:
-                return 2.0 * rows * self._width * self._width * calls / passed
+            begin = time.perf_counter()
+        for _ in range(1 if not calls else each):
+            product()
+            calls += 1
+        wait(device)
+        passed = time.perf_counter() - begin
+        if passed >= 0.1:
+            return passed / calls
 
 
 def has(device: str, dtype: str) -> bool:

@@ -115,12 +115,18 @@ class Sampling(Figures):
 
 
 class MatrixProduct(Figures):
-    """Floating-point operations per second of a product as large as a layer of the networks at batch 1024."""
+    """Floating-point operations per second of a product as large as a layer of the networks at batch 1024.
+
+    `library`: torch's product, or a dense layer of rlz. `of_peak`: share of what so many cores reach that do nothing
+    but multiply and add in this dtype, with the instructions that rlz's dense layers use; None: not known.
+    """
 
     device: str
     dtype: Literal["fp32", "tf32", "bf16"]
     threads: int
     flops: float
+    library: Literal["torch", "rlz"] = "torch"
+    of_peak: float | None = None
 
 
 class Copy(Figures):
@@ -134,7 +140,7 @@ class Copy(Figures):
 class UpdateRate(Figures):
     """Updates alone. `ready_s`: until the first three were done, compilation included where it was needed.
 
-    `launch`: updates that the device makes without the host.
+    `launch`: updates that the device makes without the host. `dense`: with dense layers of rlz.
     """
 
     device: str
@@ -146,6 +152,7 @@ class UpdateRate(Figures):
     frames_per_s: float
     ready_s: float
     launch: int = 1
+    dense: bool = False
 
 
 class Joint(Figures):

@@ -124,7 +124,7 @@ def _updates(profile: Profile) -> Table:
         table.add_column(heading, justify="right")
     for rate in profile.updates:
         table.add_row(
-            f"{rate.device}, {rate.executor}, {rate.precision}",
+            f"{rate.device}, {rate.executor}, {rate.precision}{', dense layers by rlz' if rate.dense else ''}",
             *(str(rate.batch_size), str(rate.threads), f"{rate.updates_per_s:,.1f}", figure(rate.frames_per_s)),
             f"{rate.ready_s:.1f} s",
         )
@@ -138,7 +138,10 @@ def _products(profile: Profile) -> Table:
         table.add_row("memory", f"copies {rates} thread{'s' * (len(profile.memory) > 1)}")
     for one in profile.products:
         threads = f", {one.threads} thread{'s' * (one.threads > 1)}" if one.device == "cpu" else ""
-        table.add_row(f"matrix products, {one.device}, {one.dtype}{threads}", f"{one.flops / 1e9:,.3g} GFLOP/s")
+        library = " by rlz" if one.library == "rlz" else ""
+        share = "" if one.of_peak is None else f", {one.of_peak:.2f} of the peak"
+        what = f"matrix products{library}, {one.device}, {one.dtype}{threads}"
+        table.add_row(what, f"{one.flops / 1e9:,.3g} GFLOP/s{share}")
     for link in profile.copies:
         table.add_row(f"copies, {link.source} to {link.target}", f"{link.bytes_per_s / 1e9:,.1f} GB/s")
     return table

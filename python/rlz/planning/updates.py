@@ -27,6 +27,7 @@ from rlz.learning.device_replay import DeviceReplay
 from rlz.learning.engine import Engine, EnginePlan
 from rlz.learning.executors import EagerExecutor
 from rlz.learning.precision import capability
+from rlz.networks import dense
 from rlz.planning.products import Products, has
 from rlz.planning.tasks import Task, run, threads_in_words
 
@@ -77,7 +78,8 @@ class Bench:
                 for executor in executors]  # fmt: skip
         more += [self._on_card(card, "eager", found, batch, self._launches(card, batch)[-1])
                  for card, found in cards for batch in BATCH_SIZES if batch != size]  # fmt: skip
-        more += [self._on_cpu("eager", OTHER[precision], size, self._threads[-1])]
+        more += [self._on_cpu(executor, OTHER[precision], size, self._threads[-1])
+                 for executor in (executors if dense.has_bf16() else ["eager"])]  # fmt: skip
         more += [self._on_card(card, executor, OTHER[found], size, self._launches(card, size)[-1])
                  for card, found in cards if has(card, OTHER[found])
                  for executor in (executors if OTHER[found] == "bf16" else ["eager"])]  # fmt: skip
@@ -104,7 +106,9 @@ class Bench:
             torch.set_num_threads(threads)
             update = self._executor(algorithm, draw, executor, patient=batch_size == self._config.replay().batch)
             found, ready = rate(update, algorithm, draw, self._seconds, begin)
-            return self._rate("cpu", executor, precision, batch_size, threads, found, ready)
+            figures = self._rate("cpu", executor, precision, batch_size, threads, found, ready)
+            figures["update"]["dense"] = getattr(update, "dense", False)
+            return figures
 
         return Task(name, work)
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlz._native import dense_bf16
 from rlz.algorithms.registry import make_algorithm
 from rlz.answers import Replay, Rollout
 from rlz.config.seeds import Role
@@ -135,7 +136,7 @@ class Learner:
         self._publish()
         if self._precision != "fp32":
             device = self._parts.devices[0]
-            slow = self._precision == "bf16" and device.type == "cpu"
+            slow = self._precision == "bf16" and device.type == "cpu" and not dense_bf16()
             warning = " (far slower than fp32 on CPUs without bf16 instructions)" if slow else ""
             notice(f"precision: {self._precision} on {device}{warning}")
         self._updates.start()

@@ -195,8 +195,19 @@ pub(crate) fn dense_instructions() -> &'static str {
     machine().isa.name()
 }
 
-/// Multiplications and additions a second of one core that does nothing else.
+/// Multiplications and additions a second of one core that does nothing else, of float32 or of bf16.
 #[pyfunction]
-pub(crate) fn dense_peak(py: Python<'_>) -> f64 {
-    py.detach(|| machine().isa.peak())
+#[pyo3(signature = (bf16=false))]
+pub(crate) fn dense_peak(py: Python<'_>, bf16: bool) -> Result<f64> {
+    let isa = machine().isa;
+    if bf16 && !isa.bf16() {
+        return Err(Failure::value(format!("bf16: {} has no products of bf16", isa.name())));
+    }
+    Ok(py.detach(|| isa.peak(bf16)))
+}
+
+/// There are products of bf16.
+#[pyfunction]
+pub(crate) fn dense_bf16() -> bool {
+    machine().isa.bf16()
 }

@@ -85,7 +85,7 @@ mod _native {
     use crate::policy::Policy;
 
     #[pymodule_export]
-    use crate::dense::{dense_instructions, dense_kept, dense_peak, dense_threads};
+    use crate::dense::{dense_bf16, dense_instructions, dense_kept, dense_peak, dense_threads};
 
     #[pymodule_export]
     use crate::memory::{check_shared_memory, memory_limits};

@@ -2,8 +2,8 @@
 //!
 //!     cargo run --release -p rlz-core --example dense -- [batch] [threads]
 //!
-//! Prints for each instruction set the peak, then outputs, outputs that are kept, both gradients and the gradient of
-//! the inputs alone (median and best of 30), and the dense part of a whole update.
+//! Prints for each instruction set and dtype the peak, then outputs, outputs that are kept, both gradients and the
+//! gradient of the inputs alone (median and best of 30), and the dense part of a whole update.
 
 use std::time::Instant;
 
@@ -23,10 +23,10 @@ struct Net {
 }
 
 impl Net {
-    fn new(members: usize, inputs: usize, outputs: usize, batch: usize) -> Self {
+    fn new(members: usize, inputs: usize, outputs: usize, batch: usize, bf16: bool) -> Self {
         let hidden = vec![256, 256];
         let activation = Activation::Relu;
-        let shape = Shape { members, used: members, inputs, hidden, outputs, activation, layer_norm: false };
+        let shape = Shape { members, used: members, inputs, hidden, outputs, activation, layer_norm: false, bf16 };
         let size = shape.numel();
         let mut state = 1_u32;
         let flat = (0..size).map(|_| {
@@ -104,10 +104,12 @@ fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
     let (batch, threads) = (arguments.next().unwrap_or(256), arguments.next().unwrap_or(1));
     let calls = (4096 / batch).max(1);
-    for isa in Isa::available() {
+    let forms = Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]);
+    for (isa, bf16) in forms.filter(|(isa, bf16)| isa.bf16() || !bf16) {
         let machine = Machine { isa, threads };
-        let peak = isa.peak() * threads as f64;
-        println!("{}, batch {batch}, {threads} threads; peak {:.1} GFLOP/s", isa.name(), peak / 1e9);
+        let peak = isa.peak(bf16) * threads as f64;
+        let (name, dtype) = (isa.name(), if bf16 { "bf16" } else { "float32" });
+        println!("{name}, {dtype}, batch {batch}, {threads} threads; peak {:.1} GFLOP/s", peak / 1e9);
         let say = |what: &str, flops: f64, (middle, best): (f64, f64)| {
             println!(
                 "  {what:34} {:8.1} us, best {:8.1}; {:6.1} GFLOP/s = {:.3} of the peak",
@@ -118,7 +120,7 @@ fn main() {
             );
         };
         let (mut actor, mut critics, mut targets) =
-            (Net::new(1, 27, 16, batch), Net::new(2, 35, 1, batch), Net::new(2, 35, 1, batch));
+            (Net::new(1, 27, 16, batch, bf16), Net::new(2, 35, 1, batch, bf16), Net::new(2, 35, 1, batch, bf16));
         let (obs, rows) = (vec![0.1; batch * 27], vec![0.1; batch * 35]);
         let flops = critics.products(true);
         say("critics, outputs", flops, timed(calls, || critics.forward(machine, &rows, false)));

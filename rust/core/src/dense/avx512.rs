@@ -10,7 +10,7 @@ use std::arch::x86_64::{
 use super::vector::{Kernel, Vector};
 
 #[derive(Clone, Copy)]
-pub(super) struct Lanes(__m512);
+pub(super) struct Lanes(pub(super) __m512);
 
 // SAFETY (all of them): the trait's contract is passed on to the instruction.
 #[allow(clippy::undocumented_unsafe_blocks)]

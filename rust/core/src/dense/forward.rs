@@ -8,13 +8,13 @@ use crate::policy::Activation;
 
 use super::elementwise::{Activate, Normalise};
 use super::memory::{Buffer, Shared};
-use super::packing::{Dots, pack, unpack};
+use super::packing::{Dots, Interleave, pack, unpack};
 use super::product::{Finish, Left, PANEL, Product, Start, padded};
 use super::shape::{BLOCK, Layer, Shape, block};
 use super::{Machine, Rows};
 
 thread_local! {
-    static SCRATCH: RefCell<[Buffer; 2]> = RefCell::default();
+    static SCRATCH: RefCell<[Buffer; 3]> = RefCell::default();
     static PACKED: RefCell<[Buffer; 2]> = RefCell::default();
 }
 
@@ -49,7 +49,7 @@ pub fn forward(machine: Machine, shape: &Shape, flat: &[f32], x: Rows<'_>, y: &m
         let blocks = x.rows().div_ceil(BLOCK);
         machine.run(shape.used * blocks, |item| {
             let (member, (first, rows)) = (item / blocks, block(x.rows(), item % blocks));
-            SCRATCH.with_borrow_mut(|[passing, panel]| {
+            SCRATCH.with_borrow_mut(|[passing, panel, narrow]| {
                 let size = shape.kept_of_member();
                 let hidden = if keep {
                     // SAFETY: the member's rows of this block are this item's alone.
@@ -57,7 +57,7 @@ pub fn forward(machine: Machine, shape: &Shape, flat: &[f32], x: Rows<'_>, y: &m
                 } else {
                     passing.take(rows * size)
                 };
-                pass.hidden(member, first, rows, hidden);
+                pass.hidden(member, first, rows, hidden, narrow);
                 // SAFETY: as above.
                 let y = unsafe { y.part((member * x.rows() + first) * shape.outputs, rows * shape.outputs) };
                 pass.head(member, first, rows, hidden, panel.take(rows * PANEL), y);
@@ -68,7 +68,8 @@ pub fn forward(machine: Machine, shape: &Shape, flat: &[f32], x: Rows<'_>, y: &m
 
 /// Numbers of a packed layer: panels of weights, then the bias.
 fn packed_len(layer: &Layer) -> usize {
-    (layer.input.next_multiple_of(if layer.dots { PANEL } else { 1 }) + 1) * padded(layer.output)
+    let inner = if layer.dots { padded(layer.input) } else { layer.steps(layer.input) };
+    (inner + 1) * padded(layer.output)
 }
 
 fn pack_all(
@@ -98,7 +99,8 @@ fn pack_all(
             let bias = &flat[layer.bias + member * layer.output + column..][..columns];
             // SAFETY: each panel, and its part of the bias, is one item's.
             let (to, to_bias) = unsafe {
-                let to = weights.part(at + column * layer.input, if layer.dots { 0 } else { layer.input * PANEL });
+                let inner = if layer.dots { 0 } else { layer.steps(layer.input) };
+                let to = weights.part(at + column * inner, inner * PANEL);
                 (to, weights.part(at + packed_len(layer) - padded(layer.output) + column, PANEL))
             };
             if layer.dots {
@@ -110,6 +112,9 @@ fn pack_all(
                         *to = *from;
                     }
                 }
+            } else if layer.bf16 {
+                let from = &from[column..];
+                machine.isa.run_products(true, Interleave { from, step: layer.output, rows: layer.input, columns, to });
             } else {
                 pack(&from[column..], layer.output, layer.input, columns, to);
             }
@@ -145,7 +150,7 @@ impl Pass<'_> {
     }
 
     /// All hidden layers of a block of rows, into what is kept of it.
-    fn hidden(&self, member: usize, first: usize, rows: usize, kept: &mut [f32]) {
+    fn hidden(&self, member: usize, first: usize, rows: usize, kept: &mut [f32], narrow: &mut Buffer) {
         let places = self.shape.places();
         for (index, (layer, place)) in self.layers.iter().zip(&places).enumerate() {
             let (before, rest) = kept.split_at_mut(place.outputs * rows);
@@ -154,22 +159,29 @@ impl Pass<'_> {
                 None => &self.inputs[first * padded(layer.input)..],
                 Some(last) => &before[places[last].outputs * rows..],
             };
+            let inner = layer.steps(layer.input);
+            let (left, step) = if layer.bf16 {
+                (self.machine.narrow(left, rows, layer.input, narrow), rows * PANEL / 2)
+            } else {
+                (left, rows * PANEL)
+            };
             let packed = self.packed(member, index);
             let fused = layer.norm.is_none() && self.shape.activation == Activation::Relu;
             for (panel, out) in outputs.chunks_exact_mut(rows * PANEL).enumerate() {
                 let column = panel * PANEL;
-                self.machine.isa.run(Product {
+                let product = Product {
                     rows,
-                    inner: layer.input,
+                    inner,
                     left,
-                    form: Left::Rows(rows * PANEL),
-                    right: &packed[column * layer.input..],
+                    form: Left::Rows(step),
+                    right: &packed[column * inner..],
                     out,
                     stride: PANEL,
                     columns: PANEL,
                     start: Start::Bias(&packed[packed.len() - padded(layer.output) + column..]),
                     finish: if fused { Finish::Relu } else { Finish::Nothing },
-                });
+                };
+                self.machine.isa.run_products(layer.bf16, product);
             }
             // Offsets of what follows the outputs count from here.
             let from = (place.outputs + padded(layer.output)) * rows;

@@ -9,9 +9,12 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 mod backward;
 mod elementwise;
 mod forward;
+mod gradients;
 mod memory;
 mod optimiser;
 mod packing;
@@ -22,6 +25,8 @@ mod shape;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod vector;
+
+use product::PANEL;
 
 pub use backward::{Wanted, backward};
 pub use forward::forward;
@@ -41,6 +46,17 @@ pub struct Machine {
 impl Machine {
     fn run<F: Fn(usize) + Sync>(self, items: usize, work: F) {
         pool::Pool::get().run(self.threads, items, work);
+    }
+
+    /// The first `columns` columns of panels `[columns / 32][rows][32]` in bf16, for the left side of a product.
+    fn narrow<'a>(self, from: &[f32], rows: usize, columns: usize, to: &'a mut memory::Buffer) -> &'a [f32] {
+        let to = to.take(rows * product::padded(columns) / 2);
+        let panels = from.chunks(rows * PANEL).zip(to.chunks_exact_mut(rows * PANEL / 2));
+        for (panel, (from, to)) in panels.enumerate() {
+            let columns = PANEL.min(columns - panel * PANEL);
+            self.isa.run_products(true, packing::Narrow { from, rows, columns, to });
+        }
+        to
     }
 }
 

@@ -103,3 +103,77 @@ impl Kernel for Dots<'_> {
         }
     }
 }
+
+/// A panel in bf16 for the left side by rows: pairs of columns, `[rows][16]`; columns beyond `columns` become 0.
+pub(super) struct Narrow<'a> {
+    /// `[rows][32]`.
+    pub(super) from: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) to: &'a mut [f32],
+}
+
+impl Kernel for Narrow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { from, rows, columns, to } = self;
+        let to = to[..rows * PANEL / 2].chunks_exact_mut(PANEL / 2);
+        for (from, to) in from[..rows * PANEL].chunks_exact(PANEL).zip(to) {
+            let mut own = [0.0; PANEL];
+            let row = whole(from, columns, &mut own);
+            for (from, to) in row.chunks_exact(2 * V::LANES).zip(to.chunks_exact_mut(V::LANES)) {
+                // SAFETY: both halves and their place are inside; the processor is the caller's word.
+                unsafe {
+                    let (low, high) = (V::load(from.as_ptr()), V::load(from.as_ptr().add(V::LANES)));
+                    V::narrow(low, high).store(to.as_mut_ptr());
+                }
+            }
+        }
+    }
+}
+
+/// Rows of a matrix in bf16 for the right side, or the left one by columns: pairs of rows, `[rows / 2][32]`; columns
+/// and a last row that are not there are 0.
+pub(super) struct Interleave<'a> {
+    pub(super) from: &'a [f32],
+    /// From one row to the next.
+    pub(super) step: usize,
+    pub(super) rows: usize,
+    /// 1 to 32.
+    pub(super) columns: usize,
+    pub(super) to: &'a mut [f32],
+}
+
+impl Kernel for Interleave<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { from, step, rows, columns, to } = self;
+        for (pair, to) in to[..rows.div_ceil(2) * PANEL].chunks_exact_mut(PANEL).enumerate() {
+            let mut own = [[0.0; PANEL]; 2];
+            let [even, odd] = &mut own;
+            let even = whole(&from[2 * pair * step..], columns, even);
+            let odd = if 2 * pair + 1 < rows { whole(&from[(2 * pair + 1) * step..], columns, odd) } else { odd };
+            for at in (0..PANEL).step_by(V::LANES) {
+                // SAFETY: a register from `at` on is inside all three; the processor is the caller's word.
+                unsafe {
+                    let (even, odd) = (V::load(even.as_ptr().add(at)), V::load(odd.as_ptr().add(at)));
+                    V::pair(even, odd).store(to.as_mut_ptr().add(at));
+                }
+            }
+        }
+    }
+}
+
+/// A row of a panel: that of `from`, or where it has fewer columns, those and zeros in `own`.
+#[inline(always)]
+fn whole<'a>(from: &'a [f32], columns: usize, own: &'a mut [f32; PANEL]) -> &'a [f32; PANEL] {
+    if columns == PANEL {
+        return from.first_chunk().expect("a row of a panel");
+    }
+    own[..columns].copy_from_slice(&from[..columns]);
+    own
+}

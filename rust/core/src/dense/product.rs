@@ -3,6 +3,8 @@
 //! Activations lie in panels too: `[columns / 32][rows][32]`. So the same array is a left side by rows (forward, and
 //! gradients of inputs), a left side by columns (gradients of weights) and a right side, each with constant steps, and
 //! no activation is ever copied or transposed.
+//!
+//! Products of bf16 are the same loops on half of the inner index: what is one number otherwise is a pair (`packing`).
 
 #![allow(unsafe_code)] // Raw pointers in the loops; `Product::check` holds them inside the slices.
 
@@ -10,6 +12,11 @@ use super::vector::{Kernel, Vector};
 
 /// Columns of a panel.
 pub(super) const PANEL: usize = 32;
+
+/// Numbers of a row of a panel on the left side: 32, or 16 pairs.
+const fn left_row<V: Vector>() -> usize {
+    if V::PAIRS { PANEL / 2 } else { PANEL }
+}
 
 /// `columns` in whole panels.
 pub(super) const fn padded(columns: usize) -> usize {
@@ -63,11 +70,11 @@ pub(super) struct Product<'a> {
 }
 
 impl Product<'_> {
-    fn check(&self) {
+    fn check(&self, width: usize) {
         let Self { rows, inner, left, form, right, out, stride, columns, .. } = self;
         assert!(*rows > 0 && *inner > 0 && (1..=PANEL).contains(columns) && *stride >= PANEL);
         let last = match form {
-            Left::Rows(step) => (inner - 1) / PANEL * step + (rows - 1) * PANEL + (inner - 1) % PANEL,
+            Left::Rows(step) => (inner - 1) / width * step + (rows - 1) * width + (inner - 1) % width,
             Left::Columns => {
                 assert!(*rows <= PANEL);
                 (inner - 1) * PANEL + rows - 1
@@ -89,7 +96,7 @@ impl Kernel for Product<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(mut self) {
-        self.check();
+        self.check(left_row::<V>());
         let narrow = self.columns <= V::LANES;
         // SAFETY: `check` holds every access inside the slices; the processor is the caller's word.
         unsafe {
@@ -163,17 +170,18 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize, const COLUMNS: bool>(
         let mut right = product.right.as_ptr().add(column);
         if COLUMNS {
             let left = product.left.as_ptr().add(row);
-            segment::<V, R, C, 1, PANEL>(&mut sums, left, &mut right, product.inner);
+            segment::<V, R, C>(&mut sums, left, (1, PANEL), &mut right, product.inner);
         } else {
             let Left::Rows(step) = product.form else { unreachable!() };
-            let mut left = product.left.as_ptr().add(row * PANEL);
+            let width = left_row::<V>();
+            let mut left = product.left.as_ptr().add(row * width);
             let mut inner = product.inner;
-            while inner >= PANEL {
-                segment::<V, R, C, PANEL, 1>(&mut sums, left, &mut right, PANEL);
+            while inner >= width {
+                segment::<V, R, C>(&mut sums, left, (width, 1), &mut right, width);
                 left = left.wrapping_add(step);
-                inner -= PANEL;
+                inner -= width;
             }
-            segment::<V, R, C, PANEL, 1>(&mut sums, left, &mut right, inner);
+            segment::<V, R, C>(&mut sums, left, (width, 1), &mut right, inner);
         }
         // Short loops over constant bounds: unrolled, so that the sums stay in registers.
         for (r, sums) in sums.iter().enumerate() {
@@ -196,11 +204,13 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize, const COLUMNS: bool>(
     }
 }
 
-/// Adds `count` steps of the inner index to the sums.
+/// Adds `count` steps of the inner index to the sums. Rows of the left side are `row_step`
+/// apart, steps `step`: constants once this is inlined.
 #[inline(always)]
-unsafe fn segment<V: Vector, const R: usize, const C: usize, const ROW: usize, const STEP: usize>(
+unsafe fn segment<V: Vector, const R: usize, const C: usize>(
     sums: &mut [[V; C]; R],
     mut left: *const f32,
+    (row_step, step): (usize, usize),
     right: &mut *const f32,
     count: usize,
 ) {
@@ -213,12 +223,12 @@ unsafe fn segment<V: Vector, const R: usize, const C: usize, const ROW: usize, c
             }
             *right = right.add(PANEL);
             for (r, sums) in sums.iter_mut().enumerate() {
-                let value = V::splat(*left.add(r * ROW));
+                let value = V::splat(*left.add(r * row_step));
                 for (sum, &row) in sums.iter_mut().zip(&row) {
                     *sum = sum.add_product(value, row);
                 }
             }
-            left = left.wrapping_add(STEP);
+            left = left.wrapping_add(step);
         }
     }
 }

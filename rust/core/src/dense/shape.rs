@@ -31,6 +31,8 @@ pub struct Shape {
     pub activation: Activation,
     /// LayerNorm between a hidden layer and its activation.
     pub layer_norm: bool,
+    /// Products of the hidden layers, and of their gradients, have factors in bf16; sums are float32.
+    pub bf16: bool,
 }
 
 /// Where one layer's parameters begin in the flat vector, for member 0.
@@ -44,6 +46,8 @@ pub(super) struct Layer {
     pub(super) norm: Option<(usize, usize)>,
     /// The head's few outputs are made of dot products.
     pub(super) dots: bool,
+    /// Products have factors in bf16.
+    pub(super) bf16: bool,
 }
 
 /// Most outputs of a head that are made of dot products: a panel would be empty almost everywhere.
@@ -52,6 +56,11 @@ const FEW: usize = 4;
 impl Layer {
     pub(super) fn weights(&self) -> usize {
         self.input * self.output
+    }
+
+    /// Steps of a product's inner index, over `size` numbers.
+    pub(super) fn steps(&self, size: usize) -> usize {
+        if self.bf16 { size.div_ceil(2) } else { size }
     }
 }
 
@@ -67,8 +76,8 @@ pub(super) struct Kept {
 }
 
 impl Shape {
-    /// From numbers: members, used, inputs, outputs, activation (index in [`Activation::NAMES`]), LayerNorm (0 or 1),
-    /// then the hidden layers.
+    /// From numbers: members, used, inputs, outputs, activation (index in [`Activation::NAMES`]), LayerNorm and
+    /// bf16 (0 or 1 each), then the hidden layers.
     ///
     /// # Errors
     /// [`Error::Invalid`] for numbers that are no shape.
@@ -76,16 +85,16 @@ impl Shape {
         let invalid = || Error::Invalid {
             what: "shape",
             given: format!("{numbers:?}"),
-            expected: "members, used, inputs, outputs, activation, layer_norm, hidden sizes".into(),
+            expected: "members, used, inputs, outputs, activation, layer_norm, bf16, hidden sizes".into(),
         };
-        let &[members, used, inputs, outputs, activation, layer_norm, ref hidden @ ..] = numbers else {
+        let &[members, used, inputs, outputs, activation, layer_norm, bf16, ref hidden @ ..] = numbers else {
             return Err(invalid());
         };
         let sizes = [members, used, inputs, outputs];
         let name = usize::try_from(activation).ok().and_then(|index| Activation::NAMES.get(index));
         if sizes.iter().chain(hidden).any(|size| !(1..=MOST).contains(size))
             || used > members
-            || !(0..=1).contains(&layer_norm)
+            || [layer_norm, bf16].iter().any(|flag| !(0..=1).contains(flag))
         {
             return Err(invalid());
         }
@@ -97,6 +106,7 @@ impl Shape {
             outputs: outputs as usize,
             activation: name.and_then(|name| Activation::parse(name)).ok_or_else(invalid)?,
             layer_norm: layer_norm == 1,
+            bf16: bf16 == 1,
         })
     }
 
@@ -153,7 +163,8 @@ impl Shape {
             let (weight, bias) = (take(input * output), take(output));
             let head = index == self.hidden.len();
             let norm = (self.layer_norm && !head).then(|| (take(output), take(output)));
-            layers.push(Layer { input, output, weight, bias, norm, dots: head && output <= FEW });
+            let (dots, bf16) = (head && output <= FEW, self.bf16 && !head);
+            layers.push(Layer { input, output, weight, bias, norm, dots, bf16 });
             input = output;
         }
         layers

@@ -17,6 +17,8 @@ pub(super) unsafe trait Vector: Copy {
     const VECTORS: usize;
     /// `f32::mul_add` is one instruction.
     const FMA: bool;
+    /// Factors of `add_product` are pairs of bf16: each 32 bits hold two numbers, whose two products are added.
+    const PAIRS: bool = false;
 
     /// # Safety
     /// As the trait; `LANES` numbers can be read.
@@ -27,7 +29,7 @@ pub(super) unsafe trait Vector: Copy {
     /// # Safety
     /// As the trait.
     unsafe fn splat(value: f32) -> Self;
-    /// `self + a * b`.
+    /// `self + a * b`; sums are float32.
     /// # Safety
     /// As the trait.
     unsafe fn add_product(self, a: Self, b: Self) -> Self;
@@ -47,6 +49,20 @@ pub(super) unsafe trait Vector: Copy {
     /// # Safety
     /// As the trait; both blocks can be accessed.
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize);
+    /// The numbers of `low`, then those of `high`, as bf16. Where there are `PAIRS`.
+    /// # Safety
+    /// As the trait.
+    unsafe fn narrow(low: Self, high: Self) -> Self {
+        _ = (low, high);
+        unreachable!("no bf16")
+    }
+    /// Pairs of bf16 of the numbers at the same place, `even` in the low half. Where there are `PAIRS`.
+    /// # Safety
+    /// As the trait.
+    unsafe fn pair(even: Self, odd: Self) -> Self {
+        _ = (even, odd);
+        unreachable!("no bf16")
+    }
 }
 
 /// A loop nest that is compiled once for each instruction set. Mark `run` `#[inline(always)]`, and all that it calls,
@@ -70,6 +86,9 @@ pub enum Isa {
     /// AVX-512 F, with AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same, with products of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
 }
 
 impl Isa {
@@ -80,6 +99,9 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             if is_x86_feature_detected!("avx512f") {
+                if is_x86_feature_detected!("avx512bf16") {
+                    sets.push(Self::Avx512Bf16);
+                }
                 sets.push(Self::Avx512);
             }
             sets.push(Self::Avx2);
@@ -97,19 +119,31 @@ impl Isa {
             Self::Avx2 => "AVX2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => "AVX-512 (BF16)",
         }
     }
 
-    /// Floating-point operations a second of one core that does nothing but multiply and add: the best of a few
-    /// milliseconds.
+    /// There are products of bf16.
     #[must_use]
-    pub fn peak(self) -> f64 {
+    pub fn bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let found = self == Self::Avx512Bf16;
+        #[cfg(not(target_arch = "x86_64"))]
+        let found = false;
+        found
+    }
+
+    /// Floating-point operations a second of one core that does nothing but multiply and add, float32 or bf16: the best
+    /// of a few milliseconds.
+    #[must_use]
+    pub fn peak(self, bf16: bool) -> f64 {
         let measure = || {
             let begin = std::time::Instant::now();
-            std::hint::black_box(self.run(Sums(20_000)));
+            std::hint::black_box(self.run_products(bf16, Sums(20_000)));
             20_000.0 / begin.elapsed().as_secs_f64()
         };
-        let numbers = self.run(Numbers) as f64;
+        let numbers = self.run_products(bf16, Numbers) as f64;
         (0..20).map(|_| measure()).fold(0.0, f64::max) * numbers * 2.0
     }
 
@@ -123,7 +157,23 @@ impl Isa {
             Self::Avx2 => unsafe { super::avx2::run(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => unsafe { super::avx512::run(kernel) },
+            Self::Avx512 | Self::Avx512Bf16 => unsafe { super::avx512::run(kernel) },
+        }
+    }
+
+    /// As `run`; with `bf16` on registers whose factors are pairs of bf16.
+    ///
+    /// # Panics
+    /// When there are no such products.
+    pub(super) fn run_products<K: Kernel>(self, bf16: bool, kernel: K) -> K::Output {
+        match self {
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 if bf16 => unsafe { super::avx512_bf16::run(kernel) },
+            _ => {
+                assert!(!bf16, "{} has no products of bf16", self.name());
+                self.run(kernel)
+            }
         }
     }
 }
@@ -161,6 +211,6 @@ impl Kernel for Numbers {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> usize {
-        SUMS * V::LANES
+        SUMS * V::LANES * if V::PAIRS { 2 } else { 1 }
     }
 }
